@@ -1,0 +1,53 @@
+"""The one family of errors: what was expected, what came, where in the user's code, what to do."""
+
+from __future__ import annotations
+
+
+class FusedReduceError(Exception):
+    """The base of every error this library raises on purpose."""
+
+
+class DeclarationError(FusedReduceError):
+    """A declaration says something the language cannot mean (unknown name, cycle, control flow on values)."""
+
+
+class LawViolation(FusedReduceError):
+    """A law of a declaration was refuted; the message holds the counterexample, both sides with numbers."""
+
+
+class NotFusible(FusedReduceError):
+    """A function cannot become one kernel; the message names the operation that stands in the way."""
+
+
+class OperandError(FusedReduceError, TypeError):
+    """Operands are missing, unknown or not tensors."""
+
+
+class ShapeError(FusedReduceError, ValueError):
+    """Shapes or dimensions do not fit."""
+
+
+class DtypeError(FusedReduceError, TypeError):
+    """A dtype is not served."""
+
+
+class DeviceError(FusedReduceError, ValueError):
+    """Tensors lie on different devices, or on one the chosen implementation does not serve."""
+
+
+class OptionError(FusedReduceError, ValueError):
+    """An option has a value that is not one of its choices."""
+
+
+class BackendError(FusedReduceError, RuntimeError):
+    """A printed kernel could not be built or run; the message names the printed file and the declaration."""
+
+
+class ProofWarning(UserWarning):
+    """A law of a declaration that runs is neither proved nor refuted."""
+
+
+def message(fact: str, *, expected: str = "", came: str = "", where: str = "", do: str = "") -> str:
+    """One fact, then the four parts, each on a line of its own and only when there is something to say."""
+    parts = (("expected", expected), ("came", came), ("where", where), ("do", do))
+    return "\n".join([fact, *(f"  {name:<9} {text}" for name, text in parts if text)])
