@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import linecache
+import operator
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +16,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import torch
 
-from fusedreduce.errors import DeclarationError, message
+from fusedreduce.errors import DeclarationError, FusedReduceError, message
 from fusedreduce.ir import expr as ir
 from fusedreduce.ir.expr import Expr
 
@@ -23,6 +24,7 @@ Kind: TypeAlias = str  # "bool" | "int" | "float"
 _RANK = {"bool": 0, "int": 1, "float": 2}
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_DECLARING = tuple(os.path.join(_PACKAGE, room) for room in ("reductions", "ops", "nn"))
 
 
 # ---- where we are in the user's code ---------------------------------------------------------------
@@ -31,9 +33,14 @@ _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 def user_frame() -> FrameType | None:
     """The innermost frame that is neither ours nor torch's."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith((_PACKAGE, _TORCH)):
+    while frame is not None and _is_ours(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def _is_ours(filename: str) -> bool:
+    """Ours or torch's; the rooms of ready-made declarations are users like any other."""
+    return filename.startswith((_PACKAGE, _TORCH)) and not filename.startswith(_DECLARING)
 
 
 def user_line() -> str:
@@ -58,6 +65,15 @@ def refuse(fact: str, *, expected: str = "", came: str = "", do: str = "") -> De
     return DeclarationError(
         message(fact, expected=expected, came=came, where=user_line(), do=do)
     )
+
+
+@dataclass(frozen=True)
+class Call:
+    """A Python call as the user made it: to be repeated on stand-ins, for shapes and dtypes."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
 
 # ---- the value ----------------------------------------------------------------------------------------
@@ -105,11 +121,20 @@ class Traced:
     def convert(self, dtype: str, kind: Kind) -> Any:
         return Traced(ir.cast(self.expr, dtype), kind)
 
+    def settle(self, compute: Callable[[], Any], call: Call | None) -> Any:
+        """Run one torch function; a subclass checks shapes with `call` on stand-ins first."""
+        return compute()
+
+    def lookup(self, name: str) -> Callable[..., Any] | None:
+        """The function a subclass adds to the language under this torch name."""
+        return None
+
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        return apply(_function_name(func), args, kwargs or {})
+        kwargs = kwargs or {}
+        return apply(_function_name(func), args, kwargs, Call(func, tuple(args), kwargs))
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -163,26 +188,27 @@ class Traced:
     __hash__ = object.__hash__
 
     def __abs__(self) -> Any:
-        return apply("abs", (self,), {})
+        return apply("abs", (self,), {}, Call(abs, (self,), {}))
 
     def __neg__(self) -> Any:
-        return apply("neg", (self,), {})
+        return apply("neg", (self,), {}, Call(operator.neg, (self,), {}))
 
     def __pos__(self) -> Any:
         return self
 
     def __invert__(self) -> Any:
-        return apply("bitwise_not", (self,), {})
+        return apply("bitwise_not", (self,), {}, Call(operator.invert, (self,), {}))
 
     def __round__(self, ndigits: int | None = None) -> Any:
         raise self._control("rounding to an int")
 
 
-def _binary(name: str, swap: bool = False) -> Callable[[Traced, Any], Any]:
-    def operator(self: Traced, other: Any) -> Any:
-        return apply(name, (other, self) if swap else (self, other), {})
+def _binary(name: str, python: Any, swap: bool = False) -> Callable[[Traced, Any], Any]:
+    def written(self: Traced, other: Any) -> Any:
+        args = (other, self) if swap else (self, other)
+        return apply(name, args, {}, Call(python, args, {}))
 
-    return operator
+    return written
 
 
 for _python, _name in {
@@ -190,10 +216,11 @@ for _python, _name in {
     "mod": "remainder", "pow": "pow", "and": "bitwise_and", "or": "bitwise_or",
     "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
 }.items():  # fmt: skip
-    setattr(Traced, f"__{_python}__", _binary(_name))
-    setattr(Traced, f"__r{_python}__", _binary(_name, swap=True))
+    _operator = getattr(operator, f"__{_python}__")
+    setattr(Traced, f"__{_python}__", _binary(_name, _operator))
+    setattr(Traced, f"__r{_python}__", _binary(_name, _operator, swap=True))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
-    setattr(Traced, f"__{_name}__", _binary(_name))
+    setattr(Traced, f"__{_name}__", _binary(_name, getattr(operator, _name)))
 
 
 # ---- the torch names -----------------------------------------------------------------------------------
@@ -444,7 +471,6 @@ _ALIASES = {
     "greater_equal": "ge", "less_equal": "le", "not_equal": "ne", "float_power": "pow",
     "swish": "silu",
 }  # fmt: skip
-_METHODS: dict[str, Callable[..., Any]] = {"where": lambda x, c, other: _where(c, x, other)}
 _REDUCTIONS = frozenset(
     "sum mean var std prod amax amin argmax argmin logsumexp softmax log_softmax cumsum norm any all".split()
 )
@@ -470,9 +496,18 @@ def unknown_operation(name: str) -> DeclarationError:
     return refuse(f"the language has no operation `{name}`", came=f"{name}(...)", do=do)
 
 
-def apply(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _first_traced(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
+    values = [*args, *kwargs.values()]
+    values += [v for a in values if isinstance(a, (tuple, list)) for v in a]
+    return next(a for a in values if isinstance(a, Traced))
+
+
+def apply(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], call: Call | None = None
+) -> Any:
     """Run the torch function called `name` on traced values."""
-    function = FUNCTIONS.get(_ALIASES.get(name, name))
+    first = _first_traced(args, kwargs)
+    function = first.lookup(name) or FUNCTIONS.get(_ALIASES.get(name, name))
     if function is None:
         raise unknown_operation(name)
     args = tuple(args)
@@ -490,7 +525,7 @@ def apply(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
             expected=f"{name}{inspect.signature(function)}",
             do=f"{error}; compose it from the language's operations",
         ) from None
-    return function(*args, **kwargs)
+    return first.settle(lambda: function(*args, **kwargs), call)
 
 
 def _method(value: Traced, name: str) -> Any:
@@ -500,11 +535,18 @@ def _method(value: Traced, name: str) -> Any:
             expected="a term is written for one element and has no shape",
             do="count elements with fr.Sum(lambda x: 1.0)",
         )
-    if name in _METHODS:
-        return lambda *args, **kwargs: _METHODS[name](value, *args, **kwargs)
-    if _ALIASES.get(name, name) not in FUNCTIONS:
+    if value.lookup(name) is None and _ALIASES.get(name, name) not in FUNCTIONS:
         raise unknown_operation(name)
-    return lambda *args, **kwargs: apply(name, (value, *args), kwargs)
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        call = Call(getattr(torch.Tensor, name), (value, *args), kwargs)
+        if name == "where":  # x.where(condition, other)
+            args = (args[0], value, *args[1:])
+        else:
+            args = (value, *args)
+        return apply(name, args, kwargs, call)
+
+    return method
 
 
 # ---- tracing one function ------------------------------------------------------------------------------
@@ -546,9 +588,10 @@ def signature(fn: Callable[..., Any], what: str) -> Signature:
 
 @dataclass
 class Names:
-    """Names that the user's own variables gave to expressions."""
+    """Names that the user's own variables gave to expressions, and those variables at the return."""
 
     of: dict[Expr, str] = field(default_factory=dict)
+    locals: dict[str, Any] = field(default_factory=dict)
 
 
 @contextmanager
@@ -557,6 +600,7 @@ def local_names(code: CodeType | None, names: Names) -> Iterator[None]:
 
     def hook(frame: FrameType, event: str, arg: Any) -> None:
         if event == "return" and frame.f_code is code:
+            names.locals.update(frame.f_locals)
             for name, value in frame.f_locals.items():
                 if isinstance(value, Traced) and value.expr.args:
                     names.of.setdefault(value.expr, name)
@@ -610,7 +654,7 @@ def run(fn: Callable[..., Any], arguments: Mapping[str, Any], names: Names | Non
     try:
         with local_names(getattr(fn, "__code__", None), names):
             return fn(**arguments)
-    except DeclarationError:
+    except FusedReduceError:
         raise
     except (TypeError, ValueError, AttributeError, NameError, ZeroDivisionError) as error:
         raise DeclarationError(

@@ -174,7 +174,7 @@ class _Builder:
         return tuple(sorted(self.operands, key=lambda n: n != "x"))
 
     def made(self, fields: Sequence[Field], functions: Functions, **more: Any) -> Record:
-        finish = self.finish({f.name: f.type for f in fields})
+        finish = self.finish({f.name: f.result for f in fields})
         unknown = set(self.domain) - {*self.operands, *self.payloads}
         if unknown:
             raise fault(

@@ -58,6 +58,11 @@ class Field:
         return isinstance(self.identity, float) and math.isinf(self.identity)
 
     @property
+    def result(self) -> str:
+        """The kind of what `finish` sees: ArgMax and ArgMin are positions."""
+        return "int" if self.kind in ("ArgMax", "ArgMin") else self.type
+
+    @property
     def position(self) -> str:
         """The name of the slot that holds the position (First, ArgMax, ArgMin)."""
         return f"{self.name}_position" if self.kind == "First" else f"{self.name}_value"

@@ -1,0 +1,41 @@
+"""Declare a reduction once, have its rule proved, and get fused kernels printed from it.
+
+>>> import torch
+>>> import fusedreduce as fr
+>>> class LogSumExp(fr.Reduction):
+...     m = fr.Max(lambda x: x)
+...     s = fr.Sum(lambda x, m: torch.exp(x - m),
+...                correct=lambda s, old, new: s * torch.exp(old.m - new.m))
+...     def finish(m, s):
+...         return m + torch.log(s)
+>>> fr.prove(LogSumExp).proved
+True
+>>> fr.reduce(LogSumExp, torch.tensor([[1000.0, 1000.0]]))
+tensor([1000.6931])
+"""
+
+from fusedreduce import errors, reductions
+from fusedreduce.api import derive, fuse, prove, reduce
+from fusedreduce.declare import (
+    All,
+    Any,
+    ArgMax,
+    ArgMin,
+    First,
+    Max,
+    Min,
+    Payload,
+    Prod,
+    Reduction,
+    Reference,
+    Sum,
+    join,
+    state,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "All", "Any", "ArgMax", "ArgMin", "First", "Max", "Min", "Payload", "Prod", "Reduction",
+    "Reference", "Sum", "derive", "errors", "fuse", "join", "prove", "reduce", "reductions", "state",
+]  # fmt: skip

@@ -1,0 +1,359 @@
+"""What the front door hands out: reduce, fuse, prove, derive."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import torch
+
+from fusedreduce import pipeline, trace
+from fusedreduce.chain import Chain, TracedTensor, normalized_dims
+from fusedreduce.declare.join import nested
+from fusedreduce.declare.record import Record
+from fusedreduce.declare.reduction import Reduction, require_reduction
+from fusedreduce.errors import OperandError, OptionError, message
+from fusedreduce.program import needed_fields
+from fusedreduce.run import eager
+from fusedreduce.trace import Names
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+# ---- reduce -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReduceTask:
+    """One declared reduction of tensors: what `reduce` asks the pipeline for."""
+
+    R: type[Reduction]
+    dim: Any
+    keepdim: bool
+    outputs: tuple[str, ...]
+    dtype: torch.dtype | None
+
+    @property
+    def name(self) -> str:
+        return self.R.__name__.lower()
+
+    @property
+    def origin(self) -> str:
+        return self.R.record.line
+
+    def trace(self, chain: Chain, values: Mapping[str, Any], names: Names) -> dict[str, Any]:
+        """The results by output name."""
+        values = dict(values)
+        first = next(iter(values))
+        if self.dtype is not None:
+            values[first] = values[first].to(self.dtype)
+        record = self.R.record
+        deep = [o for o in self.outputs if reads_payload(record, o)]
+        flat = [o for o in self.outputs if o not in deep]
+        plain = {n: v for n, v in values.items() if n not in record.payloads}
+        found: dict[str, Any] = {}
+        if flat:
+            found |= chain.reduce(self.R, plain, self.dim, self.keepdim, tuple(flat))
+        if deep:  # the payload's D is one more outer axis: x gets a last dimension of size 1
+            wide = {n: v[..., None] for n, v in plain.items()}
+            wide |= {n: values[n] for n in record.payloads}
+            found |= chain.reduce(self.R, wide, -2, self.keepdim, tuple(deep))
+        return {o: found[o or "value"] for o in self.outputs}
+
+    def eager(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        first = next(iter(values.values()))
+        dims = normalized_dims(self.dim, first.dim())
+        found = eager.reduce(self.R, values, dims, self.keepdim, self.outputs, self.dtype)
+        return {o: found[o] for o in self.outputs}
+
+
+def reads_payload(record: Record, output: str) -> bool:
+    """Does an output depend on a vector per element?"""
+    fields = needed_fields(record, frozenset({output}))
+    terms = [f.term for f in record.fields if f.name in fields and f.term is not None]
+    return any(p in trace.ir.names(*terms) for p in record.payloads)
+
+
+@functools.lru_cache(maxsize=1024)
+def _runner(task: ReduceTask) -> pipeline.Runner:
+    return pipeline.Runner(task)
+
+
+def reduce(
+    R: type[Reduction],
+    x: torch.Tensor,
+    /,
+    dim: int | tuple[int, ...] | None = -1,
+    keepdim: bool = False,
+    outputs: str | tuple[str, ...] | None = None,
+    dtype: torch.dtype | None = None,
+    *,
+    impl: str | None = None,
+    trust: bool = False,
+    **operands: Any,
+) -> Any:
+    """finish(merge over `dim` of lift(element)): one declared reduction, in one kernel.
+
+    R         a subclass of `Reduction`
+    x         the operand named `x`, or the first one the declaration names; any shape
+    dim       the dimension or dimensions to reduce; None for all
+    keepdim   keep reduced dimensions with size 1
+    outputs   one name (a tensor comes back) or several (a dict); None for what `finish` returns
+    dtype     cast `x` first, as torch.sum does
+    operands  the other operands by name: tensors that broadcast against `x`, or numbers
+    impl      None (Triton on a GPU, tiles elsewhere), "eager", "tiles", "triton": that one, or an error
+    trust     run without a warning what is neither proved nor refuted
+
+    The state is float32, or float64 for float64 input. Floating results have x's dtype, except counts,
+    which have the state's; integers are int64. Raises `LawViolation` for a refuted declaration,
+    `OperandError`, `ShapeError`, `DeviceError`, `DtypeError` before any launch.
+
+    >>> import torch, fusedreduce as fr
+    >>> x = torch.tensor([[0.0, 0.0], [1000.0, -1000.0]])
+    >>> fr.reduce(fr.reductions.LogSumExp, x)
+    tensor([6.9315e-01, 1.0000e+03])
+    >>> fr.reduce(fr.reductions.Moments, x, dim=0, outputs="mean")
+    tensor([ 500., -500.])
+    """
+    require_reduction(R)
+    record = R.record
+    wanted = _outputs(record, outputs)
+    values = _operands(record, x, operands, wanted)
+    first = next(iter(values.values()))
+    if isinstance(first, TracedTensor):
+        return _in_fused(R, values, dim, keepdim, outputs, wanted, dtype)
+    key = tuple(dim) if isinstance(dim, list) else dim
+    task = ReduceTask(R, key, keepdim, wanted, dtype)
+    found = _runner(task)(values, impl, trust)
+    return _shaped(record, found, outputs)
+
+
+def _outputs(record: Record, outputs: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The output names asked for, checked."""
+    known = record.outputs
+    asked = known if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs)
+    for name in asked:
+        if name not in known:
+            near = difflib.get_close_matches(str(name), known, n=1)
+            raise OptionError(
+                message(
+                    f"{record.name} has no output {name!r}",
+                    expected=", ".join(map(repr, known)) if known != ("",) else "outputs=None",
+                    do=f"did you mean {near[0]!r}?" if near else "",
+                )
+            )
+    return asked
+
+
+def _operands(
+    record: Record, x: Any, given: Mapping[str, Any], outputs: Sequence[str]
+) -> dict[str, Any]:
+    """Every operand by name, in the declaration's order; missing and unknown ones are told."""
+    names = (*record.operands, *record.payloads)
+    if not record.operands:
+        raise OperandError(
+            message(f"{record.name} reads no operand", do="let a term take x", where=record.line)
+        )
+    values = {record.operands[0]: x, **given}
+    for name in given:
+        if name == record.operands[0] or name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            raise OperandError(
+                message(
+                    f"{record.name} has no operand `{name}`"
+                    if name not in names
+                    else f"`{name}` is given twice",
+                    expected=", ".join(names),
+                    do=f"did you mean `{near[0]}`?" if near else "",
+                )
+            )
+    needed = [n for n in names if n not in record.payloads or _asked(record, outputs, n)]
+    for name in needed:
+        if name not in values:
+            near = difflib.get_close_matches(name, record.by_name, n=1)
+            raise OperandError(
+                message(
+                    f"{record.name} needs the operand `{name}`",
+                    came=", ".join(values),
+                    do=f"pass {name}=..., or did you mean the field `{near[0]}`?"
+                    if near
+                    else f"pass {name}=...",
+                    where=record.line,
+                )
+            )
+    for name in needed:
+        _check_operand(name, values[name], first=name == record.operands[0])
+    return {n: values[n] for n in needed}
+
+
+def _asked(record: Record, outputs: Sequence[str], payload: str) -> bool:
+    return any(reads_payload(record, o) for o in outputs)
+
+
+def _check_operand(name: str, value: Any, first: bool) -> None:
+    if isinstance(value, (torch.Tensor, TracedTensor)):
+        return
+    if not first and isinstance(value, (bool, int, float)):
+        return
+    raise OperandError(
+        message(
+            f"operand `{name}` is not a tensor",
+            expected="a torch.Tensor" if first else "a torch.Tensor or a number",
+            came=f"{type(value).__name__}",
+            do="torch.as_tensor(...) makes one",
+        )
+    )
+
+
+def _in_fused(
+    R: type[Reduction],
+    values: Mapping[str, Any],
+    dim: Any,
+    keepdim: bool,
+    outputs: Any,
+    wanted: tuple[str, ...],
+    dtype: torch.dtype | None,
+) -> Any:
+    chain = next(iter(values.values())).chain
+    found = ReduceTask(R, dim, keepdim, wanted, dtype).trace(chain, values, Names())
+    return _shaped(R.record, found, outputs)
+
+
+def _shaped(record: Record, found: Mapping[str, Any], outputs: Any) -> Any:
+    """A tensor for a bare finish or a single name, else a dict; a join's by declaration."""
+    if isinstance(outputs, str):
+        return found[outputs]
+    if record.outputs == ("",):
+        return found[""]
+    return nested(found)
+
+
+# ---- fuse -------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class FuseTask:
+    """A fused function: what `fuse` asks the pipeline for."""
+
+    fn: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        name = self.fn.__name__
+        return name if name.isidentifier() else "fused"
+
+    @property
+    def origin(self) -> str:
+        return trace.function_line(self.fn)
+
+    def trace(self, chain: Chain, values: Mapping[str, Any], names: Names) -> Any:
+        return trace.run(self.fn, values, names)
+
+    def eager(self, values: Mapping[str, Any]) -> Any:
+        with pipeline.meaning():
+            return self.fn(**values)
+
+
+class Fused(Generic[P, T]):
+    """A function whose chain of operations, reductions in the middle included, is one kernel."""
+
+    def __init__(self, fn: Callable[P, T]) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.signature = inspect.signature(fn)
+        for p in self.signature.parameters.values():
+            if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.name in ("impl", "trust"):
+                raise OptionError(
+                    message(
+                        f"fr.fuse: the parameter `{p.name}`",
+                        expected="named parameters, none called impl or trust",
+                        where=trace.function_line(fn),
+                    )
+                )
+        self.runner = pipeline.Runner(FuseTask(fn))
+
+    def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+    def __call__(
+        self, *args: Any, impl: str | None = None, trust: bool = False, **kwargs: Any
+    ) -> T:
+        values = self.values(args, kwargs)
+        if any(isinstance(v, TracedTensor) for v in values.values()):
+            return self.fn(**values)  # inside another fused function
+        return self.runner(values, impl, trust)  # type: ignore[no-any-return]
+
+    def source(self, *args: Any, **kwargs: Any) -> str:
+        """The printed kernel for these arguments, as text."""
+        values = self.values(args, kwargs)
+        return pipeline.print_task(self.runner.task, values, trust=False).kernel.source
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Plan, traffic and stages of a call with these arguments, as text."""
+        values = self.values(args, kwargs)
+        return pipeline.describe(pipeline.print_task(self.runner.task, values, trust=False))
+
+
+def fuse(fn: Callable[P, T]) -> Fused[P, T]:
+    """fn as one kernel: prologue, declared reductions, epilogue, with one read of the data where it fits.
+
+    `fn` is an ordinary PyTorch function of tensors that may call `fr.reduce` (and torch.sum, mean, var,
+    softmax, logsumexp, ...); run without `@fr.fuse` it is its own definition. Same shapes and dtypes;
+    inside everything is float32 (float64 if an input is), rounded only at explicit casts and outputs.
+    Float arguments are run-time numbers, int, bool, str and None are fixed at tracing. The result takes
+    `impl=` and `trust=` as `reduce` does, and has `.source(*args)` and `.explain(*args)`.
+
+    Raises `NotFusible` naming the operation that stands in the way.
+
+    >>> import torch, fusedreduce as fr
+    >>> @fr.fuse
+    ... def softmax(x):
+    ...     lse = fr.reduce(fr.reductions.LogSumExp, x, keepdim=True)
+    ...     return torch.exp(x - lse)
+    >>> softmax(torch.zeros(1, 4))
+    tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
+    """
+    if not callable(fn):
+        raise OptionError(message("fr.fuse of something else", expected="a function", came=repr(fn)))
+    return Fused(fn)
+
+
+# ---- the laws ---------------------------------------------------------------------------------------------
+
+
+def prove(R: type[Reduction]) -> Any:
+    """The certificate of a declaration: each law proved, refuted with numbers, checked, or unknown.
+
+    Always returns one; `.proved`, `.laws`, `.facts`, `.raise_if_refuted()`; `str()` is about five lines.
+
+    >>> import fusedreduce as fr
+    >>> fr.prove(fr.reductions.LogSumExp).proved
+    True
+    """
+    from fusedreduce import laws
+
+    return laws.prove(require_reduction(R))
+
+
+def derive(
+    term: Callable[..., Any],
+    reference: str | None = None,
+    companions: Any = (),
+    parameters: Sequence[str] = (),
+) -> Any:
+    """The correction that moves sum(term) from one reference to another, or why there is none.
+
+    >>> import torch, fusedreduce as fr
+    >>> print(fr.derive(lambda x, m: torch.exp(x - m), reference="m").correction)
+    s * exp(old.m - new.m)
+    """
+    from fusedreduce import laws
+
+    return laws.derive(term, reference=reference, companions=companions, parameters=parameters)

@@ -1,0 +1,1 @@
+"""THE LANGUAGE: expressions of the operations in one table, and the passes over them."""

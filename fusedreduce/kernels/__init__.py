@@ -1,0 +1,1 @@
+"""The printer: programs and plans to Triton source that a person could have written."""

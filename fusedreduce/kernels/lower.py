@@ -1,0 +1,102 @@
+"""Expressions as a kernel computes them: in the state's dtype, rounded only at explicit casts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fusedreduce.ir.check import all_kinds, promote
+from fusedreduce.ir.expr import Expr, cast, const, is_const, make, var, walk
+from fusedreduce.ir.expr import names as names_of
+from fusedreduce.program import Output, Program, Stage
+
+
+INDEX = var("j")
+TESTS = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "cast"))
+
+
+def lower(expr: Expr, kinds: Mapping[str, str], state: str) -> Expr:
+    """The expression with conversions as Triton needs them.
+
+    A cast to a floating dtype rounds and comes back to the state's; one to the state's own dtype, or
+    to a wider one, is nothing.
+    """
+    expr = promote(expr, kinds)
+    kind = all_kinds(expr, kinds)
+    done: dict[Expr, Expr] = {}
+    for node in walk(expr):
+        args = tuple(done[a] for a in node.args)
+        if node.op == "cast":
+            done[node] = _cast(args[0], str(node.value), kind[node.args[0]], state)
+        else:
+            done[node] = make(node.op, args if node.op in TESTS else _wide(args), node.value)
+    return _wide((done[expr],))[0]
+
+
+def _wide(args: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    """The index is an int32 in a kernel: arithmetic on it is done in int64, comparisons need not."""
+    return tuple(cast(a, "int64") if a is INDEX else a for a in args)
+
+
+def _cast(x: Expr, dtype: str, kind: str, state: str) -> Expr:
+    if "float" not in dtype:
+        return x if (dtype, kind) in (("int", "int"), ("bool", "bool")) else cast(x, _plain(dtype))
+    if is_const(x):
+        return const(float(x.value or 0.0))
+    narrow = dtype in ("float16", "bfloat16") or (dtype == "float32" and state == "float64")
+    if kind != "float":
+        x = cast(x, state)
+    return cast(cast(x, dtype), state) if narrow else x
+
+
+def _plain(dtype: str) -> str:
+    return {"int": "int64"}.get(dtype, dtype)
+
+
+def lowered(program: Program) -> Program:
+    """The program with every expression lowered, records included."""
+    kinds = program.kinds
+
+    def low(e: Expr) -> Expr:
+        return lower(e, kinds, program.state)
+
+    stages = tuple(_stage(s, program) for s in program.stages)
+    outputs = tuple(Output(o.name, low(o.expr), o.dims, o.dtype) for o in program.outputs)
+    names = {}
+    for e, n in program.names:
+        names.setdefault(low(e), n)
+    return replace(program, stages=stages, outputs=outputs, names=tuple(names.items()))
+
+
+def _stage(stage: Stage, program: Program) -> Stage:
+    record = stage.record
+    kinds = {n: _kind(e, program.kinds) for n, e in stage.operands} | {"j": "int"}
+    for f in record.fields:
+        for prefix in ("", "old.", "new.", "a.", "b."):
+            kinds[prefix + f.name] = f.type
+
+    def low(e: Expr) -> Expr:
+        return lower(e, kinds, program.state)
+
+    fields = tuple(
+        replace(
+            f,
+            term=None if f.term is None else low(f.term),
+            correct=None if f.correct is None else low(f.correct),
+        )
+        for f in record.fields
+    )
+    record = replace(
+        record,
+        fields=fields,
+        lift=tuple(low(e) for e in record.lift),
+        merge=tuple(low(e) for e in record.merge),
+        finish=tuple((o, low(e)) for o, e in record.finish),
+        names=tuple((low(e), n) for e, n in record.names if set(names_of(e)) <= set(kinds)),
+    )
+    operands = tuple((n, lower(e, program.kinds, program.state)) for n, e in stage.operands)
+    return replace(stage, record=record, operands=operands)
+
+
+def _kind(e: Expr, kinds: Mapping[str, str]) -> str:
+    return all_kinds(e, kinds)[e]

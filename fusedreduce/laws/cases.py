@@ -1,0 +1,271 @@
+"""Case splits: a question about expressions, asked in every case their comparisons leave open.
+
+A case is a list of comparisons taken to be true. Reading an expression goes only into the chosen
+branch of a `where`; a comparison that the case's facts settle (exact linear programming over
+monomials) is not split. When one stays open the case is replaced by two or three.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from fusedreduce.ir.expr import Expr, call, const
+from fusedreduce.laws import linear
+from fusedreduce.laws.linear import Row
+from fusedreduce.laws.ratios import Poly, Ratio
+from fusedreduce.laws.rationals import exact
+from fusedreduce.laws.reading import Infinite, Unsupported, Value, apply
+from fusedreduce.laws.symbols import Tower, Undefined
+
+_RELATION = {"gt": ">", "ge": ">=", "eq": "="}
+_SWAPPED = {"lt": "gt", "le": "ge"}
+_NEGATED = {"gt": "le", "ge": "lt", "le": "gt", "lt": "ge"}
+
+
+class Open(Exception):
+    """A comparison that the facts of a case do not settle: the facts of the cases that replace it."""
+
+    def __init__(self, *cases: Expr) -> None:
+        super().__init__(*cases)
+        self.cases = cases
+
+
+@dataclass
+class Case:
+    """One case: a tower, what is known there, and the values of the symbols."""
+
+    tower: Tower
+    env: dict[str, Value]
+    rows: list[Row] = field(default_factory=list)
+    memo: dict[Expr, Value] = field(default_factory=dict)
+    asked: dict[tuple[Row, int], bool] = field(default_factory=dict)
+
+    # ---- reading
+
+    def read(self, e: Expr) -> Value:
+        """The value of an expression in this case."""
+        if e not in self.memo:
+            self.tower.check_time()
+            self.memo[e] = self._read(e)
+        return self.memo[e]
+
+    def number(self, e: Expr) -> Ratio:
+        value = self.read(e)
+        if isinstance(value, bool):
+            return self.tower.number(int(value))
+        if isinstance(value, Infinite):
+            raise Undefined("an infinite value")
+        return value
+
+    def _read(self, e: Expr) -> Value:
+        if e.op == "var":
+            return self.env[str(e.value)]
+        if e.op == "const":
+            return self._constant(e)
+        if e.op == "where":
+            return self.read(e.args[1] if self.read(e.args[0]) else e.args[2])
+        if e.op in ("and", "or"):
+            first = bool(self.read(e.args[0]))
+            return first if first == (e.op == "or") else bool(self.read(e.args[1]))
+        if e.op in _COMPARE:
+            return self.compare(e.op, *e.args)
+        if e.op in ("maximum", "minimum"):
+            return self._choose(e)
+        if e.op in ("abs", "sign"):
+            return self._signed(e)
+        return apply(self, e.op, tuple(self.read(a) for a in e.args))
+
+    def _constant(self, e: Expr) -> Value:
+        if isinstance(e.value, bool):
+            return e.value
+        assert isinstance(e.value, (int, float))
+        if isinstance(e.value, float) and not math.isfinite(e.value):
+            if math.isnan(e.value):
+                raise Undefined("NaN")
+            return Infinite(1 if e.value > 0 else -1)
+        return self.tower.number(exact(float(e.value)) if isinstance(e.value, float) else e.value)
+
+    def _choose(self, e: Expr) -> Value:
+        """maximum or minimum; on a tie either is right, so a settled <= settles it too."""
+        a, b = e.args
+        left, right = self.read(a), self.read(b)
+        above = self._settled(left, right)
+        if above is None:
+            raise Open(call("ge", a, b), call("lt", a, b))
+        return left if above == (e.op == "maximum") else right
+
+    def _settled(self, left: Value, right: Value) -> bool | None:
+        """left >= right is True, left <= right is False, None if neither is settled."""
+        if isinstance(left, Infinite) or isinstance(right, Infinite):
+            return _extended(left) >= _extended(right)
+        difference = self._difference(left, right)
+        if difference is None:
+            return None
+        if self.holds(difference, ">=") is True:
+            return True
+        return False if self.holds(-difference, ">=") is True else None
+
+    def _signed(self, e: Expr) -> Value:
+        (a,) = e.args
+        v, zero = self.read(a), const(0.0)
+        above = self._settled(v, self.tower.zero)
+        if e.op == "abs":
+            if above is None:
+                raise Open(call("ge", a, zero), call("lt", a, zero))
+            assert not isinstance(v, bool)
+            return v if above else -v
+        if self.compare("eq", a, zero):
+            return self.tower.zero
+        return self.tower.number(1 if self.compare("gt", a, zero) else -1)
+
+    def compare(self, op: str, a: Expr, b: Expr) -> bool:
+        """a op b as a boolean, or `Open`."""
+        if op == "ne":
+            return not self.compare("eq", a, b)
+        if op in _SWAPPED:
+            return self.compare(_SWAPPED[op], b, a)
+        left, right = self.read(a), self.read(b)
+        if isinstance(left, bool) and isinstance(right, bool):
+            left, right = self.tower.number(int(left)), self.tower.number(int(right))
+        if isinstance(left, Infinite) or isinstance(right, Infinite):
+            x, y = _extended(left), _extended(right)
+            return {"gt": x > y, "ge": x >= y, "eq": x == y}[op]
+        difference = self._difference(left, right)
+        known = None if difference is None else self.holds(difference, _RELATION[op])
+        if known is None:
+            raise Open(*(call(o, a, b) for o in _SPLITS[op]))
+        return known
+
+    # ---- facts
+
+    def _difference(self, left: Value, right: Value) -> Poly | None:
+        """A polynomial with the sign of left - right; None if the sign of its divisor is open."""
+        one, zero = self.tower.one, self.tower.zero
+        a, b = ((one if v else zero) if isinstance(v, bool) else v for v in (left, right))
+        assert isinstance(a, Ratio) and isinstance(b, Ratio)
+        d = a - b
+        positive = True if d.den.is_ground else self.tower.is_positive(d.den)
+        return None if positive is None else self.tower.reduced(d.num if positive else -d.num)
+
+    def truth(self, v: Ratio, relation: str) -> bool:
+        difference = self._difference(v, self.tower.zero)
+        known = None if difference is None else self.holds(difference, relation)
+        if known is None:
+            raise Unsupported("a sign that is open beside an infinity")
+        return known
+
+    def is_nonzero(self, v: Ratio) -> bool:
+        return self.holds(self.tower.reduced(v.num), "=") is False
+
+    def holds(self, p: Poly, relation: str) -> bool | None:
+        """p > 0, p >= 0 or p = 0: certainly, certainly not, or None."""
+        if not p:
+            return relation != ">"
+        if p.is_ground:
+            value = int(p.coeff(1))
+            return {"=": value == 0, ">": value > 0, ">=": value >= 0}[relation]
+        if relation == "=":
+            if not self.possible(p, "="):
+                return False
+            return None if self.possible(p, ">") or self.possible(-p, ">") else True
+        if not self.possible(-p, ">=" if relation == ">" else ">"):
+            return True
+        return None if self.possible(p, relation) else False
+
+    def possible(self, p: Poly, relation: str) -> bool:
+        self.tower.check_time()
+        row = self._row(p, relation)
+        key = row, len(self.rows)
+        if key not in self.asked:
+            rows = linear.connected(self.rows, row)
+            self.asked[key] = linear.feasible(rows, self.tower.term_sign)  # type: ignore[arg-type]
+        return self.asked[key]
+
+    def _row(self, p: Poly, relation: str) -> Row:
+        """p without its content and without the positive monomial that divides it."""
+        terms = p.terms()
+        low = [
+            min(m[i] for m, _ in terms) if self.tower.signs.get(i) == "+" else 0
+            for i in range(len(self.tower.gens))
+        ]
+        content = math.gcd(*(int(c) for _, c in terms))
+        return Row(
+            tuple(
+                (tuple(e - f for e, f in zip(m, low, strict=True)), int(c) // content)
+                for m, c in sorted(terms)
+            ),
+            relation,
+        )
+
+    def learn(self, fact: Expr) -> bool:
+        """Take a comparison to be true; False if that contradicts the case."""
+        op, (a, b) = fact.op, fact.args
+        if op == "ne":
+            raise Unsupported("ne as a fact")
+        if op in _SWAPPED:
+            op, a, b = _SWAPPED[op], b, a
+        left, right = self.read(a), self.read(b)
+        if isinstance(left, Infinite) or isinstance(right, Infinite):
+            return self.compare(op, a, b)
+        p = self._difference(left, right)
+        if p is None:
+            return True  # a fact that cannot be used is left out
+        if not p:
+            return op != "gt"
+        if not self.possible(p, _RELATION[op]):
+            return False
+        self.rows.append(self._row(p, _RELATION[op]))
+        if op == "eq" or (op == "ge" and not self.possible(p, ">")):
+            self._eliminate(p)
+        self._vanish()
+        return True
+
+    def _vanish(self) -> None:
+        """Symbols known to be >= 0 that cannot be > 0 are 0."""
+        for i, name in enumerate(self.tower.symbols):
+            gen = self.tower.gens[i]
+            used = self.tower.signs.get(i) == "0+" and self.env.get(name) == self.tower.of(gen)
+            if used and self.rows and not self.possible(gen, ">"):
+                self.env[name] = self.tower.zero
+                self.memo.clear()
+
+    def _eliminate(self, p: Poly) -> None:
+        """Use p = 0 to express a symbol by the others."""
+        tower = self.tower
+        for i, name in enumerate(tower.symbols):
+            alone = [(m, c) for m, c in p.terms() if m[i]]
+            if len(alone) != 1 or sum(alone[0][0]) != 1 or self.env[name] != tower.symbol(name):
+                continue
+            if name in tower.symbols_of(j for j in tower.used(p) if j != i):
+                continue
+            own = tower.gens[i] * alone[0][1]
+            value = tower.of(own - p) / tower.number(int(alone[0][1]))
+            for other, known in self.env.items():
+                if isinstance(known, Ratio) and i in tower.used(known.num, known.den):
+                    self.env[other] = _composed(known, tower.gens[i], value)
+            self.env[name] = value
+            self.memo.clear()
+            return
+
+
+def _composed(v: Ratio, gen: Poly, value: Ratio) -> Ratio:
+    """v with a generator replaced by a ratio, by Horner's rule."""
+
+    def polynomial(p: Poly) -> Ratio:
+        index = p.ring.gens.index(gen)
+        out = Ratio(p.ring.zero, p.ring.one)
+        for k in range(int(p.degree(gen)), -1, -1):
+            part = {(*m[:index], 0, *m[index + 1 :]): c for m, c in p.terms() if m[index] == k}
+            out = out * value + Ratio(p.ring.from_dict(part), p.ring.one)
+        return out
+
+    return polynomial(v.num) / polynomial(v.den)
+
+
+def _extended(v: Value) -> int:
+    return v.sign if isinstance(v, Infinite) else 0
+
+
+_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
+_SPLITS = {"gt": ("gt", "le"), "ge": ("ge", "lt"), "eq": ("eq", "gt", "lt")}

@@ -1,0 +1,224 @@
+"""Corrections derived: how a sum of terms f(x; r) moves when its reference moves, or why it cannot.
+
+Given    a term f(x; r) and candidate companions g_j(x; r)
+Claim    if f(x; r') = T_0 f(x; r) + sum_j T_j g_j(x; r) for all x, with T free of x, then the sum over
+         any elements moves by the same T: that is the correction, and it is faithful, additive and
+         composes by construction
+Use      `complete` fills corrections that were left out. Missing companions are named, with the line to
+         add; where no finite set of sums will do, that is told as the reason.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fusedreduce.ir.expr import Expr, call, names, rename, substitute, var, walk
+from fusedreduce.laws.cases import Case
+from fusedreduce.laws.ratios import Ratio
+from fusedreduce.laws.separate import (
+    NotSeparable,
+    Separation,
+    elements_only,
+    in_tower,
+    replaced,
+    separate,
+    solve,
+)
+from fusedreduce.laws.transport import assemble, independent, printed, ways
+from fusedreduce.laws.writing import total, write
+
+_STEP = "step"  # a symbol for the step by which x and r are moved together
+Sum: TypeAlias = "tuple[Expr, Separation]"
+
+_CHOICES = frozenset("maximum minimum abs sign where".split())
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be corrected.
+
+    field, term   the sum and its term, over operands and references by their bare names
+    references    those the term reads
+    companions    (name, term) of other sums that may be used
+    signs         known signs of operands and references, "+", "0+" or ""; all names are here
+    facts         comparisons that hold for references and elements, over operands, old.r, new.r
+    """
+
+    field: str
+    term: Expr
+    references: tuple[str, ...]
+    companions: tuple[tuple[str, Expr], ...]
+    signs: tuple[tuple[str, str], ...]
+    facts: tuple[Expr, ...] = ()
+    parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The correction; or the terms of the companions that are missing; or the reason why there is none."""
+
+    correction: Expr | None = None
+    missing: tuple[Expr, ...] = ()
+    reason: str = ""
+    certain: bool = True
+
+
+def answer(problem: Problem) -> Answer:
+    """The correction of a sum, by linear algebra over functions of the reference."""
+    elements = frozenset(n for n, _ in problem.signs) - {*problem.references, *problem.parameters}
+    table = elements_only([problem.term, *(t for _, t in problem.companions)], elements)
+    opaque = {str(v.value): e for e, v in table.items()}
+    signs = {n: s for n, s in problem.signs if n not in problem.references}
+    for name, sign in problem.signs:
+        if name in problem.references:
+            signs |= {f"old.{name}": sign, f"new.{name}": sign}
+    signs |= {**dict.fromkeys(opaque, ""), _STEP: ""}
+    choices = any(n.op in _CHOICES for n in walk(replaced(problem.term, table)))
+    try:
+        return in_tower(
+            lambda case: _Search(case, problem, table, elements | {*opaque}).answer(),
+            signs,
+            problem.facts if choices else (),
+        )
+    except NotSeparable as error:
+        return Answer(reason=str(error).replace("new.", ""), certain=error.certain)
+
+
+class _Search:
+    """One search in one tower: the term at both references, and the sums at hand."""
+
+    def __init__(
+        self, case: Case, problem: Problem, table: dict[Expr, Expr], elements: frozenset[str]
+    ) -> None:
+        self.case = case
+        self.references = problem.references
+        self.elements = elements
+        self.table = table
+        self.field = problem.field
+        self.term = replaced(problem.term, table)
+        self.target = self.parts(self.term, "new")
+        self.own = self.parts(self.term, "old")
+        self.sums: list[Sum] = [
+            (var(f"old.{n}"), self.parts(replaced(t, table), "old")) for n, t in problem.companions
+        ]
+
+    def parts(self, e: Expr, side: str) -> Separation:
+        value = self.case.number(rename(e, {r: f"{side}.{r}" for r in self.references}))
+        return separate(self.case.tower, value, self.elements)
+
+    def answer(self) -> Answer:
+        found = self.over_moves(self.sums)
+        if found is None and self.solved(self.sums):
+            found = self.over_moves([*self.sums, *self.composed()]) or self.plain()
+        return Answer(correction=found) if found is not None else Answer(missing=self.missing())
+
+    def solved(self, sums: Sequence[Sum]) -> list[Ratio] | None:
+        """T with target = T_0 own + sum T_j sums_j."""
+        return solve(self.case.tower, [self.own, *(c for _, c in sums)], self.target)
+
+    def over_moves(self, sums: Sequence[Sum]) -> Expr | None:
+        """The correction by the fewest sums, its factors over differences (or ratios) of references."""
+        span = set(self.target) | set(self.own)
+        usable = [s for s in sums if s[1] and set(s[1]) <= span]
+        usable.sort(key=lambda s: -len(s[1]))
+        for size in range(min(len(usable), len(span)) + 1):
+            found = [
+                (chosen, factors)
+                for chosen in itertools.combinations(usable, size)
+                if (factors := self.solved(chosen)) is not None
+            ]
+            for way, (chosen, factors) in itertools.product(ways(self.references), found):
+                tidy = [self.case.tower.tidy(f) for f in factors]
+                short = printed(self.case, tidy, way)
+                if short is not None:
+                    return assemble([var(self.field), *(e for e, _ in chosen)], short)
+        return None
+
+    def composed(self) -> list[Sum]:
+        """Sums of the moved functions, such as old.t - old.mean * old.n for the sum of x - mean."""
+        out: list[Sum] = []
+        for _, parts in self.moved():
+            factors = solve(self.case.tower, [c for _, c in self.sums], parts)
+            if factors is not None:
+                written = [write(self.case.tower, f) for f in factors]
+                e = assemble([e for e, _ in self.sums], written)
+                out += [(e, parts)] if e.args else []
+        return out
+
+    def plain(self) -> Expr | None:
+        """The correction with factors as they come: for terms that tie nothing by x - r or x / r."""
+        factors = self.solved(self.sums)
+        if factors is None:
+            return None
+        written = [write(self.case.tower, self.case.tower.tidy(f)) for f in factors]
+        return assemble([var(self.field), *(e for e, _ in self.sums)], written)
+
+    def missing(self) -> tuple[Expr, ...]:
+        """Terms that close the span together with the term and the sums at hand, simplest first."""
+        have, lacking = [self.own, *(c for _, c in self.sums)], list[Expr]()
+        for e, parts in sorted(self.moved(), key=_simplicity):
+            if solve(self.case.tower, have, self.target) is not None:
+                break
+            if solve(self.case.tower, have, parts) is None:
+                lacking.append(e)
+                have.append(parts)
+        back = {str(v.value): e for e, v in self.table.items()}
+        return tuple(substitute(e, back) for e in lacking)
+
+    def moved(self) -> list[Sum]:
+        """The functions of the element that the term is made of, moved to the reference."""
+        move = self.move()
+        terms = [substitute(g, move) for g in _functions(self.case, self.own)]
+        return [(e, self.parts(e, "old")) for e in terms]
+
+    def move(self) -> dict[str, Expr]:
+        """x -> x - r or x / r for every operand that the term ties to a reference in that way."""
+        start = rename(self.term, {r: f"old.{r}" for r in self.references})
+        found: dict[str, Expr] = {}
+        for r, x in itertools.product(self.references, names(self.term)):
+            if x not in self.elements or x in found:
+                continue
+            for op, stepped in (("sub", "add"), ("div", "mul")):
+                both = {n: call(stepped, var(n), var(_STEP)) for n in (x, f"old.{r}")}
+                change = self.case.number(substitute(start, both)) - self.case.number(start)
+                if self.case.tower.is_zero(change):
+                    found[x] = call(op, var(x), var(r))
+                    break
+        return found
+
+
+def _simplicity(pair: tuple[Expr, Separation]) -> tuple[int, int]:
+    return len(pair[1]), sum(1 for _ in walk(pair[0]))
+
+
+def _functions(case: Case, own: Separation) -> list[Expr]:
+    """Functions g of the element with term = sum h(r) g(x) and the h independent."""
+    keys = list(own)
+    monomials = list(dict.fromkeys(m for k in keys for m in _terms(case, own[k])))
+    rows = [[_terms(case, own[k]).get(m, case.tower.zero) for m in monomials] for k in keys]
+    basis = independent(case, rows)
+    out = []
+    for place in range(len(basis)):
+        parts = []
+        for k, row in zip(keys, rows, strict=True):
+            share = _coordinates(case, [rows[b] for b in basis], row)[place]
+            if not case.tower.is_zero(share):
+                parts.append(write(case.tower, k * share))
+        out.append(total(parts))
+    return out
+
+
+def _terms(case: Case, h: Ratio) -> dict[Ratio, Ratio]:
+    """h as constants times monomials of the references."""
+    return {unit: case.tower.number(c) for unit, c in case.tower.parts(h)}
+
+
+def _coordinates(case: Case, basis: Sequence[Sequence[Ratio]], row: Sequence[Ratio]) -> list[Ratio]:
+    columns = [{case.tower.number(i): v for i, v in enumerate(b)} for b in basis]
+    target = {case.tower.number(i): v for i, v in enumerate(row)}
+    found = solve(case.tower, columns, target)
+    assert found is not None
+    return found

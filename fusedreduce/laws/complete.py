@@ -1,0 +1,230 @@
+"""Records completed: every correction that was left out is derived, or the refusal says what to add."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+from fusedreduce import trace
+from fusedreduce.declare.record import Field, Record
+from fusedreduce.errors import DeclarationError, message
+from fusedreduce.ir.expr import Expr, call, is_const, names, rename, var
+from fusedreduce.ir.show import show, spell
+from fusedreduce.laws.closure import Answer, Problem, answer
+from fusedreduce.laws.decide import in_every_case, soon
+
+_SIGNS = {"positive": "+", "nonnegative": "0+", "index": "0+", "bool": "0+"}
+
+
+@lru_cache(maxsize=1024)
+def complete(record: Record) -> Record:
+    """The record with a correction for every sum that reads a reference.
+
+    Those left out are derived from the terms (and marked `derived`). `DeclarationError` names the
+    companion that is missing, with the line to add, or the reason why no correction exists.
+    """
+    if record.form == "general":
+        return record
+    fields = tuple(_completed(record, f) for f in record.fields)
+    return record if fields == record.fields else replace(record, fields=fields)
+
+
+def _completed(record: Record, f: Field) -> Field:
+    if f.kind != "Sum" or not f.reads or f.correct is not None:
+        return f
+    found = answer(problem_of(record, f))
+    if found.correction is None:
+        raise DeclarationError(refusal(record, f, found))
+    return replace(f, correct=found.correction, derived=True)
+
+
+def problem_of(record: Record, f: Field) -> Problem:
+    """The closure problem of one sum: its companions are the other sums over the same references."""
+    assert f.term is not None
+    companions = tuple(
+        (g.name, g.term)
+        for g in record.fields
+        if g.kind == "Sum" and g.name != f.name and g.term is not None and set(g.reads) <= set(f.reads)
+    )
+    return Problem(
+        field=f.name,
+        term=f.term,
+        references=f.reads,
+        companions=companions,
+        signs=tuple(signs_of(record, (*record.operands, *record.payloads, "j", *f.reads)).items()),
+        facts=reference_facts(record, f.reads),
+    )
+
+
+def signs_of(record: Record, wanted: Iterable[str]) -> dict[str, str]:
+    """Known signs of operands by their domain, and of free references by their term."""
+    domain = dict(record.domain)
+    operands = {n: _SIGNS.get(d, "") for n, d in domain.items()}
+    return {
+        n: _reference_sign(record.by_name[n], operands)
+        if n in record.by_name
+        else operands.get(n, "0+" if n == "j" else "")
+        for n in wanted
+    }
+
+
+def _reference_sign(f: Field, operands: Mapping[str, str]) -> str:
+    """A reference chosen among positive values is positive."""
+    if f.is_bound or f.term is None or not any(operands.values()):
+        return ""
+    return term_sign(f.term, tuple(sorted(operands.items())))
+
+
+@lru_cache(maxsize=1024)
+def term_sign(e: Expr, operands: tuple[tuple[str, str], ...]) -> str:
+    """The sign that an expression has whatever its operands are."""
+    known = dict(operands)
+    signs = {n: known.get(n, "") for n in names(e)}
+    for sign, op in (("+", "gt"), ("0+", "ge")):
+        question = call(op, e, 0.0)
+        holds = in_every_case(
+            lambda case, q=question: None if case.read(q) else "no",  # type: ignore[misc]
+            signs,
+            deadline=soon(0.5),
+        )
+        if holds.proved and not holds.assumed:
+            return sign
+    return ""
+
+
+def reference_facts(record: Record, references: Sequence[str]) -> tuple[Expr, ...]:
+    """An element lies on its side of a Max or Min, and these move one way only."""
+    facts: list[Expr] = []
+    for r in references:
+        f = record.by_name[r]
+        if f.kind in ("Max", "Min") and f.term is not None:
+            op = "ge" if f.kind == "Max" else "le"
+            old, new = var(f"old.{r}"), var(f"new.{r}")
+            facts += [call(op, old, f.term), call(op, new, old), call(op, new, f.term)]
+    return tuple(facts)
+
+
+# ---- refusals ------------------------------------------------------------------------------------------
+
+
+def refusal(record: Record, f: Field, found: Answer) -> str:
+    """Why `f` has no correction, and what to do about it."""
+    assert f.term is not None
+    references = " and ".join(f.reads)
+    if found.missing:
+        lines = "; ".join(suggestions(record, f, found.missing))
+        terms = ", ".join(show(t) for t in found.missing)
+        return message(
+            f"{record.name}: the correction of `{f.name}` needs a companion that is not there",
+            expected=f"a sum of {terms}: moving {references} turns {show(f.term)} into multiples of it",
+            came=f"the sums {', '.join(g.name for g in record.fields if g.kind == 'Sum')}",
+            where=f.line,
+            do=f"add  {lines}",
+        )
+    kind = "has no incremental form" if found.certain else "has no correction that could be derived"
+    return message(
+        f"{record.name}: `{f.name}` {kind}: {found.reason}",
+        expected=f"a term that splits into functions of the element and functions of {references}",
+        came=show(f.term),
+        where=f.line,
+        do="write the term over x - r, x / r or products, or declare a general form with lift and merge"
+        if found.certain
+        else f"write it yourself: correct=lambda {f.name}, old, new: ...",
+    )
+
+
+def suggestions(record: Record, f: Field, missing: Iterable[Expr]) -> list[str]:
+    """The lines to add, one a companion, with names that are free."""
+    taken = {*record.by_name, *record.operands, *record.payloads}
+    lines = []
+    for term in missing:
+        name = _free_name(f.name, term, taken)
+        taken.add(name)
+        used = [n for n in (*record.operands, *record.payloads, *f.reads) if n in names(term)]
+        arguments = ", ".join(used or record.operands[:1])
+        lines.append(f"{name} = fr.Sum(lambda {arguments}: {spell(term, 'torch')})")
+    return lines
+
+
+def _free_name(field: str, term: Expr, taken: set[str]) -> str:
+    """n for a count, s for an exponential, else the field's own letters with a number."""
+    usual = "n" if is_const(term) else "s" if term.op == "exp" else ""
+    if usual and usual not in taken:
+        return usual
+    stem = re.sub(r"\d+$", "", field) or "c"
+    return next(n for i in range(1, 1000) if (n := f"{stem}{i}") not in taken)
+
+
+# ---- the public question -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """What `derive` found: a correction, or the companions that are missing, or the reason for none."""
+
+    term: Expr
+    references: tuple[str, ...]
+    correction: Expr | None
+    missing: tuple[Expr, ...]
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.correction is not None
+
+    def __str__(self) -> str:
+        if self.correction is not None:
+            return f"sum of {show(self.term)}: {show(self.correction)}"
+        if self.missing:
+            return f"sum of {show(self.term)}: needs the sum of {', '.join(map(show, self.missing))}"
+        return f"sum of {show(self.term)}: no incremental form: {self.reason}"
+
+
+def derive(
+    term: Callable[..., Any],
+    reference: str | Sequence[str] | None = None,
+    companions: Mapping[str, Callable[..., Any]] | None = None,
+    parameters: Sequence[str] = (),
+    domain: Mapping[str, str] | None = None,
+) -> Derivation:
+    """How a sum of `term` moves when its reference moves: closure alone, without a declaration.
+
+    term        a function of operands and references, such as lambda x, m: torch.exp(x - m)
+    reference   the name, or names, of its references; the last parameter if left out
+    companions  other sums that may be used: {"n": lambda x: 1.0}
+    parameters  names of values that are equal for all elements
+    domain      {"x": "positive"}, as in a declaration
+
+    >>> import torch
+    >>> print(derive(lambda x, m: (x - m) * torch.exp(x - m), companions={"s": lambda x, m: torch.exp(x - m)}))
+    sum of (x - m) * exp(x - m): (c + old.s * (old.m - new.m)) * exp(old.m - new.m)
+    """
+    traced, order = _traced(term)
+    chosen = (reference,) if isinstance(reference, str) else tuple(reference or order[-1:])
+    others = tuple((n, _traced(f)[0]) for n, f in (companions or {}).items())
+    known = dict(domain or {})
+    every = dict.fromkeys([*order, *(v for _, t in others for v in names(t)), *chosen, *parameters])
+    found = answer(
+        Problem(
+            field="c",
+            term=traced,
+            references=chosen,
+            companions=others,
+            signs=tuple((n, _SIGNS.get(known.get(n, ""), "")) for n in every),
+            parameters=tuple(parameters),
+        )
+    )
+    return Derivation(traced, chosen, found.correction, found.missing, found.reason)
+
+
+def _traced(fn: Callable[..., Any]) -> tuple[Expr, tuple[str, ...]]:
+    parameters = trace.signature(fn, "the term").parameters
+    value = trace.run(fn, {p: trace.scalar(p) for p in parameters})
+    return trace.to_expr(value, "the term")[0], parameters
+
+
+def bare(e: Expr, references: Iterable[str], side: str) -> Expr:
+    """References renamed from bare names to those of a side."""
+    return rename(e, {r: f"{side}.{r}" for r in references})

@@ -1,0 +1,150 @@
+"""The decision: is left = right in every case, within the time given?"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fusedreduce.ir.expr import Expr, call, const, is_const, names
+from fusedreduce.ir.show import show
+from fusedreduce.laws.cases import Case, Open
+from fusedreduce.laws.reading import Infinite, Unsupported, Value
+from fusedreduce.laws.symbols import Grow, OutOfTime, Tower, Undefined
+from fusedreduce.laws.writing import text
+
+CASES = 4000
+Ask = Callable[[Case], "str | None"]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer of a decision.
+
+    status   "proved", "open" (it may hold), "undefined" (a side has no value), "timeout",
+             "unsupported" (an operation without an exact meaning)
+    cases    how many cases were looked at
+    why      what failed, and in which case
+    assumed  what had to be taken as given
+    """
+
+    status: str
+    cases: int = 0
+    why: str = ""
+    assumed: tuple[str, ...] = ()
+
+    @property
+    def proved(self) -> bool:
+        return self.status == "proved"
+
+
+def in_every_case(
+    ask: Ask, signs: Mapping[str, str], facts: Sequence[Expr] = (), *, deadline: float
+) -> Verdict:
+    """Does `ask` answer None (no objection) in every case? Signs: "+", "0+", "" or "bool"."""
+    numbers, booleans = _signs(signs, facts)
+    todo = [
+        (dict(zip(booleans, values, strict=True)), facts_and)
+        for values in itertools.product((False, True), repeat=len(booleans))
+        for facts_and in [tuple(facts)]
+    ]
+    room, scale, cases, assumed = 8, 1, 0, dict[str, None]()
+    while todo:
+        if cases > CASES:
+            return Verdict("timeout", cases, f"more than {CASES} cases")
+        truth, known = todo.pop()
+        tower = Tower(numbers, atoms=room, scale=scale, deadline=deadline)
+        case = Case(tower, {**{n: tower.symbol(n) for n in numbers}, **truth})
+        tower.sign_of = _sign(case)
+        try:
+            if not all(case.learn(f) for f in known):
+                continue
+            objection = ask(case)
+        except Open as split:
+            todo += [(truth, (*known, extra)) for extra in split.cases]
+            continue
+        except Grow as more:
+            room, scale = more.atoms, more.scale
+            todo.append((truth, known))
+            continue
+        except OutOfTime:
+            return Verdict("timeout", cases, "the time is up")
+        except (Undefined, Unsupported, RecursionError) as error:
+            status = "undefined" if isinstance(error, Undefined) else "unsupported"
+            return Verdict(status, cases, f"{error}{_where(known[len(facts):])}")
+        cases += 1
+        assumed |= dict.fromkeys(f"{text(tower, p)} > 0" for p in tower.assumed)
+        assumed |= dict.fromkeys(f"{text(tower, p)} != 0" for p in tower.divisors)
+        if objection is not None:
+            return Verdict("open", cases, f"{objection}{_where(known[len(facts):])}", (*assumed,))
+    return Verdict("proved", cases, "", tuple(assumed))
+
+
+def equal(
+    pairs: Iterable[tuple[Expr, Expr]],
+    signs: Mapping[str, str],
+    facts: Sequence[Expr] = (),
+    *,
+    deadline: float,
+) -> Verdict:
+    """left = right for every pair in every case?"""
+    pairs = tuple(pairs)
+
+    def ask(case: Case) -> str | None:
+        for left, right in pairs:
+            if not same(case, case.read(left), case.read(right)):
+                return f"{show(left)} = {show(right)} is open"
+        return None
+
+    used = dict.fromkeys(n for e in itertools.chain(*pairs, facts) for n in names(e))
+    return in_every_case(ask, {n: signs.get(n, "") for n in used}, facts, deadline=deadline)
+
+
+def same(case: Case, a: Value, b: Value) -> bool:
+    """Are two values equal in this case?"""
+    if isinstance(a, Infinite) or isinstance(b, Infinite):
+        return a == b
+    tower = case.tower
+    x, y = (tower.number(int(v)) if isinstance(v, bool) else v for v in (a, b))
+    difference = x - y
+    return tower.is_zero(difference) or case.holds(tower.reduced(difference.num), "=") is True
+
+
+def soon(seconds: float) -> float:
+    """The deadline that many seconds from now."""
+    return time.perf_counter() + seconds
+
+
+def _signs(signs: Mapping[str, str], facts: Sequence[Expr]) -> tuple[dict[str, str], list[str]]:
+    """Signs of the numbers, sharpened by facts about single symbols, and the booleans."""
+    numbers = {n: s for n, s in signs.items() if s != "bool"}
+    for f in facts:
+        if f.op in ("gt", "ge") and f.args[0].op == "var" and is_const(f.args[1], 0):
+            name = str(f.args[0].value)
+            if f.op == "gt" or not numbers.get(name):
+                numbers[name] = "+" if f.op == "gt" else "0+"
+    return numbers, [n for n, s in signs.items() if s == "bool"]
+
+
+def _sign(case: Case) -> Callable[[object], bool | None]:
+    """p > 0 by the facts of the case."""
+
+    def sign(p: object) -> bool | None:
+        if case.holds(p, ">") is True:
+            return True
+        return False if case.holds(-p, ">") is True else None  # type: ignore[operator]
+
+    return sign
+
+
+def _where(path: Sequence[Expr]) -> str:
+    return f" where {' and '.join(map(show, path))}" if path else ""
+
+
+def positive(e: Expr) -> Expr:
+    return call("gt", e, const(0.0))
+
+
+def nonnegative(e: Expr) -> Expr:
+    return call("ge", e, const(0.0))

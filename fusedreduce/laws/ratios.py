@@ -1,0 +1,76 @@
+"""Quotients of polynomials with integer coefficients, in lowest terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from math import gcd
+from typing import Any, TypeAlias
+
+Poly: TypeAlias = Any  # sympy's PolyElement over ZZ
+Exponents: TypeAlias = "tuple[int, ...]"
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """num / den, without common factors; den has a positive leading coefficient."""
+
+    num: Poly
+    den: Poly
+
+    def __add__(self, other: Ratio) -> Ratio:
+        if self.den == other.den:
+            return ratio(self.num + other.num, self.den)
+        return ratio(self.num * other.den + other.num * self.den, self.den * other.den)
+
+    def __sub__(self, other: Ratio) -> Ratio:
+        return self + -other
+
+    def __neg__(self) -> Ratio:
+        return Ratio(-self.num, self.den)
+
+    def __mul__(self, other: Ratio) -> Ratio:
+        return ratio(self.num * other.num, self.den * other.den)
+
+    def __truediv__(self, other: Ratio) -> Ratio:
+        return ratio(self.num * other.den, self.den * other.num)
+
+    def __pow__(self, k: int) -> Ratio:
+        if k < 0:
+            return ratio(self.den**-k, self.num**-k)
+        return Ratio(self.num**k, self.den**k)
+
+    @property
+    def constant(self) -> Fraction | None:
+        """The number this is, if it is one."""
+        if not (self.num.is_ground and self.den.is_ground):
+            return None
+        return Fraction(int(self.num.coeff(1)), int(self.den.coeff(1)))
+
+
+def ratio(num: Poly, den: Poly) -> Ratio:
+    """num / den in lowest terms; a denominator that is one term needs no polynomial gcd."""
+    if not num:
+        return Ratio(num, den.ring.one)
+    if len(den) > 1:
+        num, den = num.cancel(den)
+    elif den != 1:
+        num, den = _over_a_term(num, den)
+    return Ratio(-num, -den) if den.LC < 0 else Ratio(num, den)
+
+
+def _over_a_term(num: Poly, den: Poly) -> tuple[Poly, Poly]:
+    ((low, coefficient),) = den.terms()
+    common = int(coefficient)
+    for exponents, c in num.terms():
+        low = tuple(map(min, low, exponents))
+        common = gcd(common, int(c))
+    if not any(low) and common == 1:
+        return num, den
+    return _lowered(num, low, common), _lowered(den, low, common)
+
+
+def _lowered(p: Poly, low: Exponents, by: int) -> Poly:
+    """p divided by the monomial `low` and the number `by`."""
+    terms = {tuple(e - f for e, f in zip(m, low, strict=True)): c // by for m, c in p.terms()}
+    return p.ring.from_dict(terms)

@@ -1,0 +1,170 @@
+"""Numbers first: a law is tried at 40 digits on reachable values, with a fixed seed; the only door to mpmath.
+
+A reachable value is a fold of lifted elements or what such a fold implies; free states would
+refute true laws (no Welford state has n = 0 and mean = 3).
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mpmath import mp
+
+from fusedreduce.ir.evaluate import Dialect, compiled_all, dialect
+from fusedreduce.ir.expr import Expr, names
+from fusedreduce.laws.certificate import Counterexample
+from fusedreduce.laws.rationals import exact
+
+DIGITS = 40
+TRIALS = 40
+_POOL: Mapping[str, tuple[float, ...]] = {
+    "real": (0.0, 1.0, -1.0, 2.0, -0.5, 3.25),
+    "positive": (1.0, 2.0, 0.5, 3.25),
+    "nonnegative": (0.0, 1.0, 2.0, 0.5),
+}
+
+
+@dataclass(frozen=True)
+class Trial:
+    """left = right for every pair, at random values of the variables in `domains`.
+
+    shown    (name, expression): what a counterexample tells beside the two sides
+    require  conditions; a draw that does not meet them is thrown away
+    sides    what the two sides are, in words; `{}` takes the name of the pair
+    strict   a side without a value (0 / 0) is a counterexample too, not a draw to throw away
+    """
+
+    pairs: tuple[tuple[Expr, Expr], ...]
+    domains: tuple[tuple[str, str], ...]
+    titles: tuple[str, ...] = ()
+    shown: tuple[tuple[str, Expr], ...] = ()
+    require: tuple[Expr, ...] = ()
+    sides: tuple[str, str] = ("left", "right")
+    strict: bool = False
+
+
+@dataclass
+class Search:
+    """What came of the trials."""
+
+    tried: int = 0
+    undefined: int = 0
+    example: Counterexample | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+def _const(value: Any) -> Any:
+    """A number as an mpf; a float literal by the fraction it means."""
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, float) and abs(value) < float("inf"):
+        fraction = exact(value)
+        return mp.mpf(fraction.numerator) / fraction.denominator
+    return mp.mpf(value)
+
+
+with mp.workdps(DIGITS):
+    REALS: Dialect = dialect(
+        "mpmath", {"mp": mp}, const=_const, value=lambda v: v if isinstance(v, bool) else mp.mpf(v)
+    )
+
+
+def search(trials: Sequence[Trial], *, count: int = TRIALS, seed: int = 0) -> Search:
+    """The first counterexample of any trial; `count` draws each."""
+    result = Search()
+    with mp.workdps(DIGITS):
+        for trial in trials:
+            _try(trial, result, count, random.Random(seed))
+            if result.example is not None:
+                break
+    return result
+
+
+def _try(trial: Trial, result: Search, count: int, source: random.Random) -> None:
+    order = tuple(n for n, _ in trial.domains)
+    sides = tuple(e for pair in trial.pairs for e in pair)
+    run = compiled_all((*trial.require, *sides), order, REALS)
+    kept = 0
+    for _ in range(4 * count):
+        values = draw(trial.domains, source)
+        answers = run(*values)
+        conditions, numbers = answers[: len(trial.require)], answers[len(trial.require) :]
+        if not all(conditions):
+            continue
+        kept += 1
+        pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
+        if not trial.strict and any(mp.isnan(v) for v in numbers if not isinstance(v, bool)):
+            result.undefined += 1
+        else:
+            result.tried += 1
+            wrong = [i for i, (a, b) in enumerate(pairs) if not close(a, b)]
+            if wrong:
+                result.values = dict(zip(order, values, strict=True))
+                result.example = _example(trial, wrong[0], pairs[wrong[0]], order, values)
+                return
+        if kept >= count or not order:
+            return
+
+
+def _example(
+    trial: Trial, i: int, pair: tuple[Any, Any], order: tuple[str, ...], values: list[Any]
+) -> Counterexample:
+    left, right = apart(*pair)
+    shown = trial.shown
+    told = compiled_all(tuple(e for _, e in shown), order, REALS)(*values) if shown else ()
+    title = trial.titles[i] if trial.titles else ""
+    return Counterexample(
+        at=tuple((name, digits(v)) for (name, _), v in zip(shown, told, strict=True)),
+        left=(trial.sides[0].format(title), left),
+        right=(trial.sides[1].format(title), right),
+    )
+
+
+def draw(domains: Sequence[tuple[str, str]], source: random.Random) -> list[Any]:
+    """One value a variable: from a pool with ties, or random; indices are all different."""
+    indices = iter(source.sample(range(64), sum(d == "index" for _, d in domains)))
+    return [next(indices) if d == "index" else _one(d, source) for _, d in domains]
+
+
+def _one(domain: str, source: random.Random) -> Any:
+    if domain == "bool":
+        return source.random() < 0.5
+    if domain == "int":
+        return mp.mpf(source.randint(-4, 4))
+    if source.random() < 0.35:
+        return mp.mpf(source.choice(_POOL[domain]))
+    value = round(source.uniform(-3, 3), 2)
+    return mp.mpf(value if domain == "real" else abs(value) + 0.01)
+
+
+def close(a: Any, b: Any) -> bool:
+    """Equal up to half the digits; NaN is equal to nothing."""
+    if isinstance(a, bool) or isinstance(b, bool):
+        return bool(a) == bool(b)
+    if mp.isinf(a) or mp.isinf(b):
+        return bool(a == b)
+    return bool(abs(a - b) <= mp.mpf(10) ** (-DIGITS // 2) * (1 + abs(a) + abs(b)))
+
+
+def digits(v: Any, n: int = 6) -> str:
+    """A number as text, without zeros at the end."""
+    return str(v) if isinstance(v, bool) else str(mp.nstr(mp.mpf(v), n)).removesuffix(".0")
+
+
+def apart(a: Any, b: Any) -> tuple[str, str]:
+    """Both numbers with digits enough to differ."""
+    for n in (6, 10, 16, 24, DIGITS):
+        left, right = digits(a, n), digits(b, n)
+        if left != right:
+            break
+    return left, right
+
+
+def value(e: Expr) -> Any:
+    """The number an expression without variables is; NaN if it has none."""
+    assert not names(e)
+    with mp.workdps(DIGITS):
+        return compiled_all((e,), (), REALS)()[0]

@@ -1,0 +1,316 @@
+"""Exact values: rational functions over Q in symbols and atoms exp, log, root, sin, cos; the only door to sympy.
+
+A *tower* is the ring Z[symbols, atoms]; a *ratio* is a quotient of two of its polynomials. An atom
+stands for exp(unit / scale), log(f), f ** (1 / q), sin(unit / scale), cos(unit / scale), where unit
+is a monomial with coefficient 1 and f an irreducible polynomial. Every rewriting here is an identity
+of functions, so a numerator that is the zero polynomial proves that a value is zero. Nothing is
+ever simplified, substituted or guessed; what a logarithm or root needed to be positive is listed in
+`assumed`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import lcm
+
+from sympy.polys.domains import ZZ
+from sympy.polys.rings import ring
+
+from fusedreduce.laws.ratios import Exponents, Poly, Ratio, ratio
+
+
+class Grow(Exception):
+    """The tower is too small: start again with more atoms, or a finer scale of exponents."""
+
+    def __init__(self, atoms: int, scale: int) -> None:
+        super().__init__(atoms, scale)
+        self.atoms = atoms
+        self.scale = scale
+
+
+class OutOfTime(Exception):
+    """The deadline passed."""
+
+
+class Undefined(Exception):
+    """The value does not exist over the reals: 0 / 0, log of a negative number, inf - inf."""
+
+
+@dataclass(frozen=True)
+class Atom:
+    """exp, sin or cos of unit / scale; log of unit; unit ** (1 / degree)."""
+
+    kind: str
+    unit: Ratio
+    degree: int = 1
+
+
+class Tower:
+    """Symbols with known signs ("+", "0+" or "") and the atoms made so far; everything exact."""
+
+    def __init__(
+        self,
+        signs: Mapping[str, str],
+        *,
+        atoms: int = 8,
+        scale: int = 1,
+        deadline: float | None = None,
+    ) -> None:
+        self.symbols = tuple(signs)
+        self.room = atoms
+        self.scale = scale
+        self.deadline = deadline
+        size = len(self.symbols) + atoms
+        self.ring, *self.gens = ring([f"g{i}" for i in range(size)], ZZ)
+        self.signs: dict[int, str] = dict(enumerate(signs.values()))
+        self.atoms: dict[int, Atom] = {}
+        self.number_of: dict[Atom, int] = {}
+        self.assumed: dict[Poly, None] = {}  # polynomials taken to be positive
+        self.divisors: dict[Poly, None] = {}  # polynomials taken to be different from 0
+        self.sign_of: Callable[[Poly], bool | None] = lambda p: None  # p > 0? by the facts at hand
+        self.zero, self.one = self.number(0), self.number(1)
+
+    def check_time(self) -> None:
+        if self.deadline is not None and time.perf_counter() > self.deadline:
+            raise OutOfTime
+
+    # ---- leaves
+
+    def number(self, value: Fraction | int) -> Ratio:
+        value = Fraction(value)
+        return Ratio(self.ring(value.numerator), self.ring(value.denominator))
+
+    def of(self, p: Poly) -> Ratio:
+        return Ratio(p, self.ring.one)
+
+    def symbol(self, name: str) -> Ratio:
+        return self.of(self.gens[self.symbols.index(name)])
+
+    def atom(self, kind: str, unit: Ratio, sign: str = "", degree: int = 1) -> Ratio:
+        key = Atom(kind, unit, degree)
+        if key not in self.number_of:
+            i = len(self.symbols) + len(self.atoms)
+            if i >= len(self.gens):
+                raise Grow(2 * self.room, self.scale)
+            self.number_of[key] = i
+            self.atoms[i] = key
+            self.signs[i] = sign
+        return self.of(self.gens[self.number_of[key]])
+
+    # ---- signs
+
+    def term_sign(self, exponents: Exponents) -> str:
+        """The sign of a monomial: "+", "0+" or "" (not known)."""
+        sign = "+"
+        for i, e in enumerate(exponents):
+            if e and self.signs.get(i) != "+":
+                if self.signs.get(i) != "0+" and e % 2:
+                    return ""
+                sign = "0+"
+        return sign
+
+    def is_positive(self, p: Poly) -> bool | None:
+        """p > 0? None if it is open."""
+        terms = p.terms()
+        if all(self.term_sign(m) == "+" for m, _ in terms):
+            if all(c > 0 for _, c in terms):
+                return True
+            if all(c < 0 for _, c in terms):
+                return False
+        return self.sign_of(p)
+
+    # ---- functions
+
+    def parts(self, v: Ratio) -> Iterator[tuple[Ratio, Fraction]]:
+        """v as a sum of unit * number; one unit for the whole if its denominator is a sum."""
+        if len(v.den) == 1:
+            ((_, below),) = v.den.terms()
+            for exponents, c in v.num.terms():
+                unit = ratio(self.ring.from_dict({exponents: ZZ(1)}), v.den * 1) * self.number(below)
+                yield unit, Fraction(int(c), int(below))
+        else:
+            lead = Fraction(int(v.num.LC), int(v.den.LC))
+            yield v / self.number(lead), lead
+
+    def _multiple(self, c: Fraction) -> int:
+        """c in units of 1 / scale."""
+        k = c * self.scale
+        if k.denominator != 1:
+            raise Grow(self.room, lcm(self.scale, c.denominator))
+        return k.numerator
+
+    def exp(self, v: Ratio) -> Ratio:
+        out = self.one
+        for unit, c in self.parts(v):
+            inner = self._generator(unit)
+            if inner is not None and inner in self.atoms and self.atoms[inner].kind == "log":
+                out = out * self.power(self.atoms[inner].unit, c)
+            else:
+                out = out * self.atom("exp", unit, "+") ** self._multiple(c)
+        return out
+
+    def power(self, v: Ratio, c: Fraction) -> Ratio:
+        """v ** c for a rational number c."""
+        if c < 0 and self.is_zero(v):
+            raise Undefined("0 to a negative power")
+        whole = c.numerator // c.denominator
+        rest = c - whole
+        out = v**whole
+        return out * self.root(v, rest.denominator) ** rest.numerator if rest else out
+
+    def log(self, v: Ratio) -> Ratio:
+        out = self.zero
+        for base, k in self._positive_factors(v, "log"):
+            out = out + self.number(k) * self._log_of(base)
+        return out
+
+    def _log_of(self, p: Poly) -> Ratio:
+        i = self._generator(self.of(p))
+        known = None if i is None else self.atoms.get(i)
+        if known is not None and known.kind == "exp":
+            return known.unit / self.number(self.scale)
+        if known is not None and known.kind == "root":
+            return self.log(known.unit) / self.number(known.degree)
+        return self.atom("log", self.of(p), "+" if p.is_ground else "")
+
+    def root(self, v: Ratio, q: int) -> Ratio:
+        if self.is_zero(v):
+            return self.zero
+        out = self.one
+        for base, k in self._positive_factors(v, "root"):
+            rest = k % q
+            out = out * self.of(base) ** (k // q)
+            if rest:
+                i = self._generator(self.of(base))
+                if i is not None and i in self.atoms and self.atoms[i].kind == "exp":
+                    raise Grow(self.room, self.scale * q)
+                out = out * self.atom("root", self.of(base), "+", q) ** rest
+        return out
+
+    def sin_cos(self, v: Ratio) -> tuple[Ratio, Ratio]:
+        sine, cosine = self.zero, self.one
+        for unit, c in self.parts(v):
+            k = self._multiple(c)
+            s1, c1 = self.atom("sin", unit), self.atom("cos", unit)
+            s, c = self.zero, self.one
+            for _ in range(abs(k)):
+                s, c = s * c1 + c * s1, c * c1 - s * s1
+            s = -s if k < 0 else s
+            sine, cosine = sine * c + cosine * s, cosine * c - sine * s
+        return sine, cosine
+
+    def _generator(self, v: Ratio) -> int | None:
+        """The number of the generator this is."""
+        if v.den != 1 or len(v.num) != 1:
+            return None
+        ((exponents, c),) = v.num.terms()
+        return exponents.index(1) if c == 1 and sum(exponents) == 1 else None
+
+    # ---- factors
+
+    def _positive_factors(self, v: Ratio, what: str) -> Iterator[tuple[Poly, int]]:
+        """v > 0 as a product of positive powers base ** k; primes are bases too.
+
+        A factor whose sign is open is taken to be positive, and that is listed in `assumed`.
+        """
+        if self.is_zero(v):
+            raise Undefined(f"{what} of 0")
+        sign, found = 1, list[tuple[Poly, int]]()
+        for p, direction in ((self.reduced(v.num), 1), (self.reduced(v.den), -1)):
+            content, factors = self.factors(p)
+            sign *= 1 if content > 0 else -1
+            found += [(self.ring(q), direction * k) for q, k in primes(abs(content))]
+            for f, k in factors:
+                positive = self.is_positive(f)
+                if positive is None:
+                    self.assumed[f] = None
+                sign *= -1 if positive is False and k % 2 else 1
+                found.append((-f if positive is False else f, direction * k))
+        if sign < 0:
+            raise Undefined(f"{what} of a negative number")
+        yield from found
+
+    def factors(self, p: Poly) -> tuple[int, list[tuple[Poly, int]]]:
+        """p = content * product of irreducible f ** k, found in a ring of the used generators only."""
+        used = self.used(p)
+        if len(p) == 1:
+            ((exponents, c),) = p.terms()
+            return int(c), [(self.gens[i], exponents[i]) for i in used]
+        self.check_time()
+        small, *_ = ring([f"h{i}" for i in used], ZZ)
+        terms = {tuple(m[i] for i in used): c for m, c in p.terms()}
+        content, factors = small.from_dict(terms).factor_list()
+        return int(content), [(self._enlarged(f, used), k) for f, k in factors]
+
+    def _enlarged(self, p: Poly, used: tuple[int, ...]) -> Poly:
+        terms = {}
+        for exponents, c in p.terms():
+            full = [0] * len(self.gens)
+            for i, e in zip(used, exponents, strict=True):
+                full[i] = e
+            terms[tuple(full)] = c
+        return self.ring.from_dict(terms)
+
+    def used(self, *polys: Poly) -> tuple[int, ...]:
+        """The generators that occur, in order."""
+        return tuple(sorted({i for p in polys for m in p for i, e in enumerate(m) if e}))
+
+    # ---- zero
+
+    def reduced(self, p: Poly) -> Poly:
+        """p with sin ** 2 = 1 - cos ** 2 and root ** q = its radicand used as far as they go."""
+        again = True
+        while again:
+            again = False
+            for i, atom in list(self.atoms.items()):
+                if atom.kind == "sin":
+                    degree, value = 2, 1 - self.atom("cos", atom.unit).num ** 2
+                elif atom.kind == "root":
+                    degree, value = atom.degree, atom.unit.num
+                else:
+                    continue
+                if any(m[i] >= degree for m in p):
+                    p, again = self._replaced(p, i, degree, value), True
+        return p
+
+    def _replaced(self, p: Poly, i: int, degree: int, value: Poly) -> Poly:
+        out = self.ring.zero
+        for m, c in p.terms():
+            k, rest = divmod(m[i], degree)
+            out += self.ring.from_dict({(*m[:i], rest, *m[i + 1 :]): c}) * value**k
+        return out
+
+    def tidy(self, v: Ratio) -> Ratio:
+        """v with those relations used above and below."""
+        return ratio(self.reduced(v.num), self.reduced(v.den))
+
+    def is_zero(self, v: Ratio) -> bool:
+        return not self.reduced(v.num)
+
+    # ---- what an atom stands for
+
+    def symbols_of(self, generators: Iterable[int]) -> frozenset[str]:
+        """The symbols that generators depend on, through atoms too."""
+        found: set[str] = set()
+        for i in generators:
+            if i < len(self.symbols):
+                found.add(self.symbols[i])
+            else:
+                unit = self.atoms[i].unit
+                found |= self.symbols_of(self.used(unit.num, unit.den))
+        return frozenset(found)
+
+
+def primes(n: int) -> list[tuple[int, int]]:
+    """n as a product of p ** k by trial division; what is left above 10 ** 4 counts as prime."""
+    found, p = [], 2
+    while p * p <= n and p < 10**4:
+        k = 0
+        while n % p == 0:
+            n, k = n // p, k + 1
+        found += [(p, k)] if k else []
+        p += 1
+    return [*found, (n, 1)] if n > 1 else found

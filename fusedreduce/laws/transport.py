@@ -1,0 +1,94 @@
+"""T(old, new) as it should run: over differences or ratios of references, never in normal form.
+
+Given    T, the factor by which a field or companion enters a correction, as an exact value
+Claim    if T(r, r') = T(r - r', 0), printing T(d, 0) at d = old.r - new.r is exact; likewise
+         T(r, r') = T(r / r', 1)
+Use      the normal form r^2 - 2 r r' + r'^2 cancels and exp(m) / exp(m') overflows.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from fusedreduce.ir.expr import Expr, call, const, is_const, substitute, var
+from fusedreduce.laws.cases import Case
+from fusedreduce.laws.ratios import Ratio
+from fusedreduce.laws.separate import eliminate
+from fusedreduce.laws.symbols import Undefined
+from fusedreduce.laws.writing import product, total, write
+
+MOVES = ("sub", "div")
+_NEUTRAL = {"sub": 0.0, "div": 1.0}
+
+
+def ways(references: Sequence[str]) -> list[dict[str, str]]:
+    """How each reference may enter: by differences of all of them first."""
+    kinds = itertools.product(MOVES, repeat=len(references))
+    return [dict(zip(references, k, strict=True)) for k in kinds]
+
+
+def printed(case: Case, factors: Sequence[Ratio], way: dict[str, str]) -> list[Expr] | None:
+    """Every factor over old.r - new.r or old.r / new.r; None if some factor has no such form."""
+    out = []
+    for f in factors:
+        e = _moved(case, f, way)
+        if e is None:
+            return None
+        out.append(e)
+    return out
+
+
+def _moved(case: Case, factor: Ratio, moves: dict[str, str]) -> Expr | None:
+    """One factor, each reference moved its way, if that is exact."""
+    start = write(case.tower, factor)
+    to = {f"new.{r}": const(_NEUTRAL[op]) for r, op in moves.items()}
+    try:
+        short = write(case.tower, case.number(substitute(start, to)))
+        steps = {f"old.{r}": call(op, var(f"old.{r}"), var(f"new.{r}")) for r, op in moves.items()}
+        whole = substitute(short, steps)
+        return whole if case.tower.is_zero(case.number(whole) - factor) else None
+    except Undefined:
+        return None
+
+
+def assemble(fields: Sequence[Expr], factors: Sequence[Expr]) -> Expr:
+    """sum of field * factor, a common exponential factor taken out."""
+    pairs = [(f, t) for f, t in zip(fields, factors, strict=True) if not is_const(t, 0)]
+    common = _common_factor([t for _, t in pairs])
+    if common is None:
+        return total(_times(f, t) for f, t in pairs)
+    inner = total(_times(f, _without(t, common)) for f, t in pairs)
+    return product([inner, common])
+
+
+def _common_factor(factors: Sequence[Expr]) -> Expr | None:
+    """The exponential that ends every factor."""
+    ends = {t.args[1] if t.op == "mul" else t for t in factors}
+    end = ends.pop() if len(ends) == 1 else None
+    return end if end is not None and end.op == "exp" else None
+
+
+def _without(t: Expr, common: Expr) -> Expr:
+    return const(1.0) if t is common else t.args[0]
+
+
+def _times(f: Expr, t: Expr) -> Expr:
+    """f * t as one product: a number first, then the field, no factor 1."""
+    if t.op == "neg":
+        return -_times(f, t.args[0])
+    factors = _factors(t)
+    numbers = [x for x in factors[:1] if x.op == "const"]
+    rest = factors[len(numbers) :]
+    return product([*(x for x in numbers if not is_const(x, 1)), f, *rest])
+
+
+def _factors(t: Expr) -> list[Expr]:
+    """The factors of a product written from left to right."""
+    return [*_factors(t.args[0]), t.args[1]] if t.op == "mul" else [t]
+
+
+def independent(case: Case, rows: Sequence[Sequence[Ratio]]) -> list[int]:
+    """Indices of rows that span all rows; each is independent of those before it."""
+    columns = [list(c) for c in zip(*rows, strict=True)] if rows else []
+    return eliminate(case.tower, columns, len(rows)) if columns else []

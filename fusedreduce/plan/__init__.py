@@ -1,0 +1,1 @@
+"""The schedule: tile sizes, warps, bytes and flops, for a device."""

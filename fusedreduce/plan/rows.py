@@ -1,0 +1,154 @@
+"""The schedule of a row kernel: how many columns a step, how many rows a program, how many warps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusedreduce.plan.device import WARP
+from fusedreduce.plan.layout import Layout
+from fusedreduce.program import Output, Program
+
+BYTES = {
+    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "bfloat16": 2, "int32": 4,
+    "float32": 4, "int64": 8, "float64": 8,
+}  # fmt: skip
+LOOP_BLOCK = 4096  # columns of a step when the row does not fit
+MAX_BLOCK = 16384  # the longest row kept in registers, in 4-byte values
+SHORT_TILE = 2048  # elements of a program that takes several short rows
+STRIDED_TILE = (64, 64)  # rows x columns when neighbouring columns lie far apart
+
+
+@dataclass(frozen=True)
+class RowPlan:
+    """How a row kernel runs. A function of the row length, dtypes and strides, never of the number
+    of rows: a row's bits do not depend on its batch.
+
+    strategy      "block": the row on chip, each operand read once; "loop": BLOCK columns a step,
+                  one pass a level and one for the outputs that are elements
+    even          N is a multiple of BLOCK: no tile needs a column mask
+    bytes_moved   of one call, each operand read once a pass and each output written once
+    """
+
+    strategy: str
+    ROWS: int
+    BLOCK: int
+    num_warps: int
+    num_stages: int
+    even: bool
+    bytes_moved: int
+    passes: int
+
+    @property
+    def tiled(self) -> bool:
+        """Does a program hold several rows at once?"""
+        return self.ROWS > 1
+
+    def describe(self) -> str:
+        steps = "one program a row" if self.ROWS == 1 else f"{self.ROWS} rows a program"
+        passes = "one pass" if self.passes == 1 else f"{self.passes} passes"
+        how = "the row in one block" if self.strategy == "block" else passes
+        return f"{steps}, {how}, BLOCK {self.BLOCK}, {self.num_warps} warps"
+
+
+def next_power_of_two(n: int) -> int:
+    return 1 << max(n - 1, 0).bit_length()
+
+
+def plan(program: Program, layout: Layout, strategy: str | None = None) -> RowPlan:
+    """The schedule for these sizes and strides; `strategy` forces "block" or "loop" (for tests)."""
+    columns = program.columns
+    block = next_power_of_two(columns)
+    strided = reads_strided(program, layout)
+    if strategy is None:
+        strategy = "block" if fits(program, block, strided) else "loop"
+    if strategy == "loop":
+        block = min(block, STRIDED_TILE[1] if strided else loop_block(program))
+        if strided:
+            rows, warps = STRIDED_TILE[0], 8
+        else:
+            rows, warps = 1, max(4, min(block // 512, 16))
+    else:
+        rows = rows_of_block(block, strided)
+        warps = warps_of_block(program, rows * block)
+    passes = passes_of(program) if strategy == "loop" else 1
+    return RowPlan(
+        strategy=strategy,
+        ROWS=rows,
+        BLOCK=block,
+        num_warps=warps,
+        num_stages=3,
+        even=columns % block == 0,
+        bytes_moved=bytes_moved(program, passes),
+        passes=passes,
+    )
+
+
+def is_element(program: Program, name: str) -> bool:
+    """Does this input vary along outer and reduced axes both?"""
+    return program.place_of_name(name) == "element"
+
+
+def reads_strided(program: Program, layout: Layout) -> bool:
+    """Do neighbouring columns of some element operand lie apart while neighbouring rows touch?"""
+    tensors = [i.name for i in program.inputs if not i.number and is_element(program, i.name)]
+    strides = [layout.of(n) for n in tensors]
+    return any(r[-1] != 1 and o[-1] == 1 for o, r in strides)
+
+
+def fits(program: Program, block: int, strided: bool) -> bool:
+    """May a whole row stay in registers?"""
+    elements = [i for i in program.inputs if not i.number and is_element(program, i.name)]
+    width = 2 if program.state == "float64" else 1
+    live = width * max(len(elements) + len(element_outputs(program)) - 1, 1)
+    limit = SHORT_TILE if strided else MAX_BLOCK
+    if any(s.record.form == "general" for s in program.stages):
+        limit = min(limit, LOOP_BLOCK)
+        live = width * max(len(s.record.slots) for s in program.stages if s.record.slots)
+    if not element_outputs(program):
+        limit //= 2
+    return block * live <= limit
+
+
+def rows_of_block(block: int, strided: bool) -> int:
+    """Several rows a program when they are short."""
+    tile = SHORT_TILE * 2 if strided else SHORT_TILE
+    return max(1, min(tile // block, 64)) if block <= 512 or strided else 1
+
+
+def warps_of_block(program: Program, elements: int) -> int:
+    """16 to 64 elements a thread."""
+    width = 2 if program.state == "float64" else 1
+    warps = elements * width // (WARP * 32)
+    return max(1, min(next_power_of_two(max(warps, 1)), 32)) if elements > 2048 else 4
+
+
+def loop_block(program: Program) -> int:
+    general = any(s.record.form == "general" for s in program.stages)
+    return LOOP_BLOCK // 4 if general else LOOP_BLOCK
+
+
+def element_outputs(program: Program) -> tuple[Output, ...]:
+    """Outputs that vary along the reduced axes: they need a pass of their own in a loop."""
+    reduced = {a.name for a in program.reduced}
+    return tuple(o for o in program.outputs if o.axes & reduced)
+
+
+def passes_of(program: Program) -> int:
+    return len(program.levels) + bool(element_outputs(program))
+
+
+def bytes_moved(program: Program, passes: int) -> int:
+    """Each input read once a pass, each output written once."""
+    total = 0
+    for i in program.inputs:
+        if not i.number:
+            repeat = passes if is_element(program, i.name) else 1
+            total += repeat * BYTES[i.dtype] * count(program, i.axes)
+    return total + sum(BYTES[o.dtype] * count(program, o.axes) for o in program.outputs)
+
+
+def count(program: Program, axes: frozenset[str]) -> int:
+    n = 1
+    for a in axes:
+        n *= program.size[a]
+    return n

@@ -1,0 +1,1 @@
+"""Backends: what runs a declaration or a program, on which device."""

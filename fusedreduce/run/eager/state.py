@@ -1,0 +1,170 @@
+"""The state of every row: two passes (corrected form) or a tree of merges."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fusedreduce.declare.edges import absent, has_element, readable
+from fusedreduce.declare.record import Field, Record
+from fusedreduce.run.eager.rows import KEYS, Rows, Values, call, components, kind_of
+
+Kind: TypeAlias = (
+    "Callable[[Field, Tensor], Values]"  # from the elements' values to the field's slots
+)
+
+
+def final_state(record: Record, rows: Rows) -> tuple[Record, Values]:
+    """The record with the types its fields have here, and every field and slot, one a row."""
+    record, state = (_two_passes if record.form == "corrected" else _tree)(record, rows)
+    if rows.n == 0:
+        state |= {s.name: rows.full(s.identity, rows.dtype(s.type)) for s in record.slots}
+    for f in record.fields:
+        if f.is_bound:
+            state[f.name] = rows.rows(call(record.functions.terms[f.name], state))
+    return record, state
+
+
+def _two_passes(record: Record, rows: Rows) -> tuple[Record, Values]:
+    """References first, over all elements; then every sum, at the final references."""
+    terms = record.functions.terms
+    contributions = {
+        f.name: _counted(f, rows.elements(call(terms[f.name], rows.values)))
+        for f in record.fields
+        if f.kind not in ("Sum", "Reference")
+    }
+    record = replace(record, fields=tuple(_typed(f, contributions) for f in record.fields))
+    state: Values = {}
+    for f in record.fields:
+        if f.kind == "Sum":
+            state[f.name] = _sum(record, f, rows, contributions, state)
+        elif f.is_bound:
+            state[f.name] = rows.rows(call(terms[f.name], state))
+        elif rows.n:
+            state |= _KINDS[f.kind](f, contributions[f.name])
+        else:
+            state[f.name] = rows.full(f.identity or 0, contributions[f.name].dtype)
+    types = {n: kind_of(v.dtype) for n, v in (state | contributions).items()}
+    return replace(
+        record, fields=tuple(replace(f, type=types[f.name]) for f in record.fields)
+    ), state
+
+
+def _counted(f: Field, value: Tensor) -> Tensor:
+    """Booleans are counted and compared as integers, except by Any and All."""
+    counts = value.dtype == torch.bool and f.kind not in ("Any", "All")
+    return value.to(torch.int64) if counts else value
+
+
+def _typed(f: Field, contributions: Mapping[str, Tensor]) -> Field:
+    """Of integers, an infinite identity is the smallest or largest one, and neutral an integer."""
+    value = contributions.get(f.name)
+    if value is None or value.is_floating_point() or not f.has_infinite_identity:
+        return f
+    limits = torch.iinfo(torch.int64)
+    identity = limits.max if float(f.identity or 0) > 0 else limits.min
+    return replace(f, identity=identity, neutral=int(f.neutral))
+
+
+def _sum(
+    record: Record, f: Field, rows: Rows, contributions: Mapping[str, Tensor], state: Values
+) -> Tensor:
+    """sum_j term(element j, references), over the elements that are present."""
+    away = absent(record, f.name, contributions)
+    read = {n: readable(record.by_name[n], state[n]) for n in f.reads}
+    values = {n: _gate(v, away) for n, v in (rows.values | read).items()}
+    term = rows.elements(call(record.functions.terms[f.name], values))
+    present = term if away is None else torch.where(away, torch.zeros_like(term), term)
+    return present.sum(KEYS, keepdim=True)
+
+
+def _gate(value: Tensor, closed: Tensor | None) -> Tensor:
+    """The value itself, through which no gradient, not even a NaN, flows back where `closed`."""
+    if closed is None or not value.requires_grad:
+        return value
+    return torch.where(closed, value.detach(), value)
+
+
+def _extreme(pick: Callable[..., Any], within: Callable[[Any, Any], Any]) -> Kind:
+    """Max or Min: the gradient goes to the first element that attains it, none at the identity."""
+
+    def function(f: Field, value: Tensor) -> Values:
+        found = pick(value, KEYS, keepdim=True).values
+        return {f.name: torch.where(within(found, f.identity), f.identity or 0, found)}
+
+    return function
+
+
+def _first(f: Field, value: Tensor) -> Values:
+    found = value[..., :1, :]
+    return {f.name: found, f.position: torch.zeros_like(found, dtype=torch.int64)}
+
+
+def _position(pick: Callable[..., Tensor]) -> Kind:
+    """ArgMax or ArgMin: the first position; a NaN is the largest and the smallest, as in torch."""
+
+    def function(f: Field, value: Tensor) -> Values:
+        at = pick(value, KEYS, keepdim=True)
+        return {f.name: at, f.position: value.gather(KEYS, at)}
+
+    return function
+
+
+def _over(pick: Callable[..., Tensor]) -> Kind:
+    return lambda f, value: {f.name: pick(value, KEYS, keepdim=True)}
+
+
+_KINDS: Mapping[str, Kind] = {
+    "Max": _extreme(torch.max, operator.le),
+    "Min": _extreme(torch.min, operator.ge),
+    "First": _first,
+    "ArgMax": _position(torch.argmax),
+    "ArgMin": _position(torch.argmin),
+    "Prod": _over(torch.prod),
+    "Any": _over(torch.any),
+    "All": _over(torch.all),
+}
+
+
+def _tree(record: Record, rows: Rows) -> tuple[Record, Values]:
+    """merge of neighbours, then of neighbours of that, in the order of the axis: log n steps."""
+    lifted = components(call(record.functions.lift, rows.values))
+    values = [rows.elements(v) for v in lifted]
+    fields = [replace(f, type=_kind_of(f, v)) for f, v in zip(record.fields, values, strict=True)]
+    record = replace(record, fields=tuple(fields))
+    state = {f.name: v.to(rows.dtype(f.type)) for f, v in zip(fields, values, strict=True)}
+    for _ in range(max(rows.n - 1, 0).bit_length()):
+        state = _neighbours(record, state)
+    return record, state
+
+
+def _kind_of(f: Field, lifted: Tensor) -> str:
+    """An integer or boolean identity follows the lifted values, a float one is a float."""
+    return "float" if isinstance(f.identity, float) else kind_of(lifted.dtype)
+
+
+def _neighbours(record: Record, state: Values) -> Values:
+    """Elements 0 and 1 merged, 2 and 3, ...; an odd last one is kept."""
+    paired = next(iter(state.values())).shape[KEYS] // 2 * 2
+    a, b = ({n: v[..., k:paired:2, :] for n, v in state.items()} for k in (0, 1))
+    merged = _merged(record, a, b)
+    return {n: torch.cat([merged[n], v[..., paired:, :]], KEYS) for n, v in state.items()}
+
+
+def _merged(record: Record, a: Values, b: Values) -> Values:
+    """merge(a, b), and of a side with no element the other side."""
+    here, there = has_element(record, a), has_element(record, b)
+    alone = ~(here & there)
+    sides = [SimpleNamespace(**{n: _gate(v, alone) for n, v in s.items()}) for s in (a, b)]
+    assert record.functions.merge is not None
+    values = components(record.functions.merge(*sides))
+    return {
+        n: torch.where(alone, torch.where(here, a[n], b[n]), torch.as_tensor(v).to(a[n]))
+        for n, v in zip(a, values, strict=True)
+    }

@@ -1,0 +1,91 @@
+"""Expressions as torch functions of tiles: compiled once, computed in the dtype of the state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fusedreduce.ir.check import promote
+from fusedreduce.ir.evaluate import Dialect, compiled_all, dialect
+from fusedreduce.ir.expr import Expr, call, is_const, names, rewrite
+
+Values: TypeAlias = "dict[str, Tensor]"
+
+
+@dataclass(frozen=True)
+class Function:
+    """Several expressions with shared parts, of the variables they name; every value is 2-D."""
+
+    parameters: tuple[str, ...]
+    body: Any
+    dtypes: tuple[torch.dtype | None, ...]
+
+    def __call__(self, values: Mapping[str, Tensor]) -> list[Tensor]:
+        made = self.body(*(values[n] for n in self.parameters))
+        flat = [v if v.ndim else v.reshape(1, 1) for v in made]
+        return [v if d is None else v.to(d) for v, d in zip(flat, self.dtypes, strict=True)]
+
+
+@dataclass(frozen=True)
+class Language:
+    """The operations of the language on tensors whose floats are in `state`."""
+
+    state: torch.dtype
+    device: torch.device
+
+    def dtype(self, kind: str) -> torch.dtype:
+        return {"bool": torch.bool, "int": torch.int64}.get(kind, self.state)
+
+    def full(self, value: float, kind: str) -> Tensor:
+        return torch.full((1, 1), value, dtype=self.dtype(kind), device=self.device)
+
+    def load(self, value: Tensor) -> Tensor:
+        """What is computed with: floats in the state's dtype, integers in int64."""
+        if value.dtype == torch.bool:
+            return value
+        return value.to(self.state if value.dtype.is_floating_point else torch.int64)
+
+    def function(
+        self, exprs: Sequence[Expr], kinds: Mapping[str, str], types: Sequence[str]
+    ) -> Function:
+        """The expressions, over variables of these kinds, their values converted to `types`."""
+        ready = tuple(rewrite(promote(e, kinds), _cheap_power) for e in exprs)
+        parameters = tuple(dict.fromkeys(names(*ready)))
+        body = compiled_all(ready, parameters, _dialect(self.state, self.device))
+        return Function(
+            parameters, body, tuple(None if t == "any" else self.dtype(t) for t in types)
+        )
+
+
+@lru_cache(maxsize=16)
+def _dialect(state: torch.dtype, device: torch.device) -> Dialect:
+    kinds = {"float": state, "int": torch.int64, "bool": torch.bool}
+
+    def cast(value: Tensor, to: str) -> Tensor:
+        """An explicit conversion rounds; what follows is computed in the state's dtype again."""
+        wanted = kinds.get(to) or getattr(torch, to)
+        rounded = value.to(wanted)
+        if wanted == torch.bool or wanted == torch.float64:
+            return rounded
+        return rounded.to(state if wanted.is_floating_point else torch.int64)
+
+    def const(value: float) -> Tensor:
+        dtype = state if isinstance(value, float) else None
+        return torch.tensor(value, dtype=dtype, device=device)
+
+    return dialect("torch", {"torch": torch}, const=const, cast=cast, dtype=state)
+
+
+def _cheap_power(node: Expr) -> Expr | None:
+    """x ** 2 as x * x: torch's power by a tensor is an exponential and a logarithm."""
+    if node.op != "pow" or not is_const(node.args[1]):
+        return None
+    x, power = node.args[0], node.args[1].value
+    if power in (2, 3) and not isinstance(power, bool):
+        return call("mul", x, x) if power == 2 else call("mul", call("mul", x, x), x)
+    return {0.5: call("sqrt", x), 1: x}.get(power)  # type: ignore[arg-type]

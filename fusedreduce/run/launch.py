@@ -1,0 +1,167 @@
+"""Launching printed kernels: the only door to Triton."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from fusedreduce.errors import BackendError, message
+from fusedreduce.kernels.access import integer_arguments
+from fusedreduce.kernels.names import identifier
+from fusedreduce.kernels.rows import PrintedKernel
+from fusedreduce.plan.layout import Layout, contiguous
+from fusedreduce.plan.rows import RowPlan
+from fusedreduce.program import Output, Program
+from fusedreduce.run import cache
+
+
+def triton_version() -> str:
+    """The installed Triton's version; BackendError when there is none."""
+    try:
+        import triton
+    except ImportError as error:
+        raise BackendError(
+            message(
+                "Triton is not installed",
+                expected="triton >= 3.6",
+                do='install it, or choose impl="tiles" or impl="eager"',
+            )
+        ) from error
+    return str(triton.__version__)
+
+
+def interpreting() -> bool:
+    return os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def load(kernel: PrintedKernel, version: str) -> ModuleType:
+    return cache.load(kernel.name, kernel.source, (version, triton_version()))
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """An output to be made: its shape, and the dtype the kernel writes (see `make_outputs`)."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    written: torch.dtype
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel with everything that does not change from call to call."""
+
+    function: Any
+    module: ModuleType
+    kernel: PrintedKernel
+    grid: tuple[int, ...]
+    tensors: tuple[str, ...]
+    numbers: tuple[str, ...]
+    outputs: tuple[Allocation, ...]
+    integers: tuple[int, ...]
+    options: Mapping[str, int]
+    origin: str
+
+    def __call__(self, values: Mapping[str, Any]) -> list[torch.Tensor]:
+        """Run on tensors and numbers by input name; answers the outputs in order."""
+        inputs = [values[n] for n in self.tensors]
+        device = inputs[0].device
+        made = [torch.empty(o.shape, dtype=o.written, device=device) for o in self.outputs]
+        numbers = [values[n] for n in self.numbers]
+        with torch.cuda.device(device) if device.type == "cuda" else _NOTHING:
+            try:
+                self.function[self.grid](*inputs, *made, *numbers, *self.integers, **self.options)
+            except Exception as error:
+                raise self.failed(error) from error
+        return [
+            t if o.written == o.dtype else t.to(o.dtype)
+            for t, o in zip(made, self.outputs, strict=True)
+        ]
+
+    def failed(self, error: Exception) -> BackendError:
+        """Point home: the printed file, the declaration, the plan."""
+        path = str(self.module.__file__)
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [f.lineno for f in frames if f.filename == path]
+        at = f"{path}:{lines[-1]}" if lines else path
+        return BackendError(
+            message(
+                f"the printed kernel {self.kernel.name} failed: {type(error).__name__}: {error}",
+                where=f"{at}, printed from {self.origin}",
+                came=f"options {dict(self.options)}",
+                do="run the printed file by itself, or choose impl='tiles'",
+            )
+        )
+
+
+class _Nothing:
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+
+_NOTHING = _Nothing()
+
+
+def output_shape(program: Program, output: Output) -> tuple[int, ...]:
+    shape = []
+    for axes in output.dims:
+        n = 1
+        for a in axes:
+            n *= program.size[a]
+        shape.append(n)
+    return tuple(shape)
+
+
+def program_strides(
+    program: Program, tensors: Mapping[str, torch.Tensor]
+) -> dict[str, tuple[int, ...]]:
+    """The strides of every tensor of a program; new outputs are row-major."""
+    strides = {i.name: tuple(tensors[i.name].stride()) for i in program.inputs if not i.number}
+    return strides | {o.name: contiguous(output_shape(program, o)) for o in program.outputs}
+
+
+def prepare(
+    program: Program,
+    kernel: PrintedKernel,
+    plan: RowPlan,
+    layout: Layout,
+    version: str,
+    origin: str,
+) -> Launch:
+    """Build the launch of a printed row kernel."""
+    module = load(kernel, version)
+    found = integer_arguments(layout, program.rows, program.columns)
+    pointers = {f"{identifier(i.name)}_ptr" for i in program.inputs} | {
+        f"{identifier(o.name)}_ptr" for o in program.outputs
+    }
+    numbers = tuple(i.name for i in program.inputs if i.number)
+    integers = [found[a] for a in kernel.arguments if a not in pointers and a not in numbers]
+    return Launch(
+        function=getattr(module, kernel.name),
+        module=module,
+        kernel=kernel,
+        grid=(-(-program.rows // plan.ROWS),),
+        tensors=tuple(i.name for i in program.inputs if not i.number),
+        numbers=numbers,
+        outputs=tuple(allocation(program, o) for o in program.outputs),
+        integers=tuple(integers),
+        options=dict(kernel.constants)
+        | {"num_warps": plan.num_warps, "num_stages": plan.num_stages},
+        origin=origin,
+    )
+
+
+def allocation(program: Program, output: Output) -> Allocation:
+    """NOTE: Triton's interpreter truncates to bfloat16 (3.6 to 3.9): there, torch rounds instead."""
+    dtype = getattr(torch, output.dtype)
+    narrow = interpreting() and dtype == torch.bfloat16
+    return Allocation(output_shape(program, output), dtype, torch.float32 if narrow else dtype)

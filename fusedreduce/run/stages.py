@@ -1,0 +1,240 @@
+"""One declared reduction a tile at a time: the tile's references, one correction, the tile's sums.
+
+The state of some rows is a dict of (rows, 1) tensors by slot, with bound references beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fusedreduce.declare import edges
+from fusedreduce.declare.record import Field, Record
+from fusedreduce.ir.expr import Expr, call, names, substitute, var
+from fusedreduce.program import Stage
+from fusedreduce.run.language import Function, Language, Values
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Where a tile lies: its first column and how many it has."""
+
+    start: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Fields whose references are known together: one pass over the tile for all of them."""
+
+    fields: tuple[Field, ...]
+    bound: tuple[Field, ...]
+    terms: Function
+    corrected: Function  # the fields' old values at the new references
+    formulas: tuple[Function, ...]
+    references: tuple[str, ...]
+    readable: Function  # what later terms read of these
+
+
+@dataclass(frozen=True)
+class Corrected:
+    """A stage in corrected form."""
+
+    phases: tuple[Phase, ...]
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """What its terms read: inputs, results of other stages, j, its own references."""
+        return frozenset(n for p in self.phases for n in p.terms.parameters)
+
+    def step(self, tile: Tile, values: Values, old: Values | None) -> Values:
+        """The state after one more tile; `old` is None before the first."""
+        state: Values = {}
+        seen = dict(values)
+        for phase in self.phases:
+            before = self.before(phase, state, old)
+            terms = phase.terms(seen)
+            for f, term in zip(phase.fields, terms, strict=True):
+                state |= _ABSORB[f.kind](f, tile, term, before)
+            for f, formula in zip(phase.bound, phase.formulas, strict=True):
+                (state[f.name],) = formula(state)
+            read = phase.readable(state)
+            seen |= {_read(n): v for n, v in zip(phase.references, read, strict=True)}
+        return state
+
+    def before(self, phase: Phase, new: Values, old: Values | None) -> Values | None:
+        """The old slots of a phase, its sums moved to the new references."""
+        if old is None:
+            return None
+        sides = old | {f"old.{n}": v for n, v in old.items()}
+        sides |= {f"new.{n}": v for n, v in new.items()}
+        sums = [f for f in phase.fields if f.kind == "Sum"]
+        moved = phase.corrected(sides)
+        return old | {f.name: v for f, v in zip(sums, moved, strict=True)}
+
+
+def _read(name: str) -> str:
+    """The variable under which a term reads a reference: no operand has such a name."""
+    return f"@{name}"
+
+
+def corrected(stage: Stage, kinds: Mapping[str, str], language: Language) -> Corrected:
+    """A stage whose operands are over variables of these kinds."""
+    depth = _depths(stage.record)
+    levels = sorted(set(depth.values()))
+    phases = tuple(
+        _phase(stage, [f for f in stage.record.fields if depth[f.name] == k], kinds, language)
+        for k in levels
+    )
+    return Corrected(phases)
+
+
+def _phase(
+    stage: Stage, here: Sequence[Field], kinds: Mapping[str, str], language: Language
+) -> Phase:
+    record = stage.record
+    fields, bound = (tuple(f for f in here if f.is_bound == b) for b in (False, True))
+    sums = [f for f in fields if f.kind == "Sum"]
+    references = [f for f in here if f in record.references]
+    own = {f.name: f.type for f in record.fields}
+    sides = own | {f"{side}.{n}": t for side in ("old", "new") for n, t in own.items()}
+    seen = {**kinds, **{_read(n): t for n, t in own.items()}}
+
+    def function(exprs: Sequence[Expr], of: Sequence[Field], known: Mapping[str, str]) -> Function:
+        return language.function(exprs, known, [f.type for f in of])
+
+    return Phase(
+        fields=fields,
+        bound=bound,
+        terms=function([_present(record, f, dict(stage.operands)) for f in fields], fields, seen),
+        corrected=function([_moved(record, f) for f in sums], sums, sides),
+        formulas=tuple(function([_term(f)], [f], own) for f in bound),
+        references=tuple(f.name for f in references),
+        readable=function([_readable(record, f) for f in references], references, own),
+    )
+
+
+def _depths(record: Record) -> dict[str, int]:
+    """In which pass over the tile a field can be computed: after the references it reads."""
+    depth: dict[str, int] = {}
+    for f in record.fields:
+        if f.is_bound:
+            depth[f.name] = max((depth[n] for n in names(_term(f)) if n in depth), default=0)
+        else:
+            depth[f.name] = max((depth[n] + 1 for n in f.reads), default=0)
+    return depth
+
+
+def _term(f: Field) -> Expr:
+    assert f.term is not None, f.name
+    return f.term
+
+
+def _present(record: Record, f: Field, operands: Mapping[str, Expr]) -> Expr:
+    """Edge rule (a): the term, or 0 for an element that is absent; over inputs and references."""
+
+    def placed(g: Field) -> Expr:
+        return substitute(_term(g), {**operands, **{n: var(_read(n)) for n in g.reads}})
+
+    term = placed(f)
+    if f.kind == "Sum" and record.guarded(f"present:{f.name}"):
+        for reference in record.free_references(f.name):
+            assert reference.identity is not None
+            gone = call("eq", placed(reference), reference.identity)
+            term = call("where", gone, 0 if f.type == "int" else 0.0, term)
+    return term
+
+
+def _readable(record: Record, f: Field) -> Expr:
+    """Edge rule (b), over the field's own name."""
+    if f.identity is None or not record.guarded(f"neutral:{f.name}"):
+        return var(f.name)
+    return edges.readable_expr(f)
+
+
+def _moved(record: Record, f: Field) -> Expr:
+    """The old value of a sum at the new references: edge rule (c), over `old.*` and `new.*`."""
+    if f.correct is None:
+        return var(f.name)
+    table: dict[str, Expr] = {}
+    for r in record.all_references(f.name):
+        new = substitute(_readable(record, r), {r.name: var(f"new.{r.name}")})
+        old: Expr = substitute(_readable(record, r), {r.name: var(f"old.{r.name}")})
+        if r.identity is not None and record.guarded(f"old:{r.name}"):
+            old = substitute(edges.readable_old_expr(r), {f"new.{r.name}": new})
+        table |= {f"new.{r.name}": new, f"old.{r.name}": old}
+    moved = substitute(f.correct, table)
+    unset = any(r.is_bound and r.identity is None for r in record.all_references(f.name))
+    for r in record.free_references(f.name) if unset else ():
+        # Edge rule (e): no element so far; a bound reference such as t / s has no value then.
+        assert r.identity is not None
+        moved = call("where", call("eq", var(f"old.{r.name}"), r.identity), 0.0, moved)
+    return moved
+
+
+# ---- how a tile's terms become slots -------------------------------------------------------------
+
+Absorb = Callable[[Field, Tile, Tensor, "Values | None"], Values]
+
+
+def _sum(f: Field, tile: Tile, term: Tensor, old: Values | None) -> Values:
+    here = term * tile.columns if term.shape[1] == 1 else term.sum(1, keepdim=True)
+    return {f.name: here if old is None else old[f.name] + here}
+
+
+def _prod(f: Field, tile: Tile, term: Tensor, old: Values | None) -> Values:
+    here = term.expand(-1, tile.columns).prod(1, keepdim=True)
+    return {f.name: here if old is None else old[f.name] * here}
+
+
+def _monoid(fold: Callable[..., Tensor], two: Callable[[Tensor, Tensor], Tensor]) -> Absorb:
+    """Idempotent ones: the tile's extreme, then that and the one so far."""
+
+    def absorb(f: Field, tile: Tile, term: Tensor, old: Values | None) -> Values:
+        here = fold(term, 1, keepdim=True)
+        limit = torch.as_tensor(f.identity).to(here) if old is None else old[f.name]
+        return {f.name: two(here, limit)}
+
+    return absorb
+
+
+def _first(f: Field, tile: Tile, term: Tensor, old: Values | None) -> Values:
+    if old is not None:
+        return {n: old[n] for n in (f.name, f.position)}
+    here = term[:, :1]
+    return {f.name: here, f.position: torch.zeros_like(here, dtype=torch.int64)}
+
+
+def _position(pick: Callable[..., tuple[Tensor, Tensor]], better: Callable[..., Tensor]) -> Absorb:
+    """The first position; a NaN beats every number, and equal values keep the earlier one."""
+
+    def absorb(f: Field, tile: Tile, term: Tensor, old: Values | None) -> Values:
+        value, at = pick(term, 1, keepdim=True)
+        at = at + tile.start
+        if old is not None:
+            wins = better(value, old[f.position]) | (
+                torch.isnan(value) & ~torch.isnan(old[f.position])
+            )
+            value, at = (
+                torch.where(wins, value, old[f.position]),
+                torch.where(wins, at, old[f.name]),
+            )
+        return {f.position: value, f.name: at}
+
+    return absorb
+
+
+_ABSORB: Mapping[str, Absorb] = {
+    "Sum": _sum,
+    "Prod": _prod,
+    "Max": _monoid(torch.amax, torch.maximum),
+    "Min": _monoid(torch.amin, torch.minimum),
+    "Any": _monoid(torch.any, torch.logical_or),
+    "All": _monoid(torch.all, torch.logical_and),
+    "First": _first,
+    "ArgMax": _position(torch.max, torch.gt),
+    "ArgMin": _position(torch.min, torch.lt),
+}

@@ -1,0 +1,144 @@
+"""torch.sum, mean, var, logsumexp, softmax, ... inside a fused function: each is a declaration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from fusedreduce.chain import TracedTensor
+from fusedreduce.declare.reduction import Reduction
+from fusedreduce.reductions import (
+    AllOf,
+    AnyOf,
+    Largest,
+    LogSumExp,
+    Mean,
+    Moments,
+    Product,
+    Smallest,
+    Total,
+)
+from fusedreduce.trace import refuse
+
+
+class MaxAndSum(LogSumExp):
+    """m = max_j x_j and s = sum_j exp(x_j - m): softmax keeps both, so that no digit is lost."""
+
+    def finish(m, s):
+        return {"m": m, "s": s}
+
+    definition = None
+
+
+def _run(
+    R: type[Reduction], x: TracedTensor, dim: Any, keepdim: bool, output: str, dtype: Any = None
+) -> TracedTensor:
+    if dtype is not None:
+        x = x.to(dtype)
+    name = R.record.operands[0]
+    return x.chain.reduce(R, {name: x}, dim, keepdim, (output,))[output or "value"]
+
+
+def _simple(R: type[Reduction], output: str = "") -> Callable[..., Any]:
+    def function(
+        x: TracedTensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
+    ) -> Any:
+        return _run(R, x, dim, keepdim, output, dtype)
+
+    return function
+
+
+def _extreme(R: type[Reduction]) -> Callable[..., Any]:
+    def function(x: TracedTensor, dim: Any = None, keepdim: bool = False) -> Any:
+        if isinstance(dim, TracedTensor):
+            op = "maximum" if R is Largest else "minimum"
+            return getattr(torch, op)(x, dim)
+        if dim is not None:
+            raise refuse(
+                f"torch.{'max' if R is Largest else 'min'}(x, dim) returns a pair",
+                do="write torch.amax or torch.amin, and torch.argmax for the position",
+            )
+        return _run(R, x, None, False, "value")
+
+    return function
+
+
+def _moments(x: TracedTensor, dim: Any, keepdim: bool) -> tuple[TracedTensor, TracedTensor, int]:
+    found = x.chain.reduce(Moments, {"x": x}, dim, keepdim, ("mean", "var"))
+    n = x.numel() // max(found["mean"].numel(), 1)
+    return found["mean"], found["var"], n
+
+
+def _var(
+    x: TracedTensor,
+    dim: Any = None,
+    unbiased: bool | None = None,
+    keepdim: bool = False,
+    *,
+    correction: float | None = None,
+) -> TracedTensor:
+    if isinstance(dim, bool):  # torch.var(x, unbiased)
+        dim, unbiased = None, dim
+    _, var, n = _moments(x, dim, keepdim)
+    return _unbiased(var, n, unbiased, correction)
+
+
+def _unbiased(
+    var: TracedTensor, n: int, unbiased: bool | None, correction: float | None
+) -> TracedTensor:
+    lost = correction if correction is not None else float(unbiased is not False)
+    if lost == 0:
+        return var
+    return var * (n / (n - lost) if n > lost else float("nan"))  # type: ignore[no-any-return]
+
+
+def _std(x: TracedTensor, *args: Any, **kwargs: Any) -> Any:
+    return torch.sqrt(_var(x, *args, **kwargs))  # type: ignore[call-overload]
+
+
+def _var_mean(x: TracedTensor, dim: Any = None, keepdim: bool = False, **more: Any) -> Any:
+    mean, var, n = _moments(x, dim, keepdim)
+    return _unbiased(var, n, more.get("unbiased"), more.get("correction")), mean
+
+
+def _softmax(
+    x: TracedTensor, dim: int, dtype: Any = None, _stacklevel: int = 3
+) -> TracedTensor:
+    x, found = _max_and_sum(x, dim, dtype)
+    return torch.exp(x - found["m"]) / found["s"]  # type: ignore[no-any-return]
+
+
+def _log_softmax(
+    x: TracedTensor, dim: int, dtype: Any = None, _stacklevel: int = 3
+) -> TracedTensor:
+    x, found = _max_and_sum(x, dim, dtype)
+    return (x - found["m"]) - torch.log(found["s"])  # type: ignore[call-overload,no-any-return]
+
+
+def _max_and_sum(x: TracedTensor, dim: int, dtype: Any) -> tuple[TracedTensor, Mapping[str, Any]]:
+    if dtype is not None:
+        x = x.to(dtype)
+    return x, x.chain.reduce(MaxAndSum, {"x": x}, dim, True, ("m", "s"))
+
+
+TORCH_REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "sum": _simple(Total),
+    "mean": _simple(Mean),
+    "prod": _simple(Product),
+    "amax": _simple(Largest, "value"),
+    "amin": _simple(Smallest, "value"),
+    "argmax": _simple(Largest, "index"),
+    "argmin": _simple(Smallest, "index"),
+    "any": _simple(AnyOf),
+    "all": _simple(AllOf),
+    "max": _extreme(Largest),
+    "min": _extreme(Smallest),
+    "logsumexp": _simple(LogSumExp),
+    "var": _var,
+    "std": _std,
+    "var_mean": _var_mean,
+    "softmax": _softmax,
+    "log_softmax": _log_softmax,
+}

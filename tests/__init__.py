@@ -1,0 +1,1 @@
+"""Tests, in rooms by what they need; see tests/lanes.py for how the rooms are run."""

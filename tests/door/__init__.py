@@ -1,0 +1,1 @@
+"""Needs a finished house: layers, names, docstrings, budgets."""

@@ -1,0 +1,73 @@
+"""The plan of the house as data: who may import whom, and which outside package has which door.
+
+A name stands for a module or a folder and all that is in it. Every room may import itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Room:
+    """`inside` names the rooms this one may import; `torch` says whether it may import torch."""
+
+    floor: int
+    name: str
+    inside: tuple[str, ...] = ()
+    torch: bool = False
+
+
+LANGUAGE = ("errors", "ir", "trace", "declare")
+COMPILER = (*LANGUAGE, "program", "laws", "masks", "plan", "kernels")
+USERS = ("errors", "api", "declare", "masks", "run.eager")
+
+ROOMS = (
+    Room(0, "errors"),
+    Room(1, "ir", ("errors",)),
+    Room(2, "trace", ("errors", "ir"), torch=True),
+    Room(2, "declare", ("errors", "ir", "trace"), torch=True),
+    Room(3, "program", LANGUAGE),
+    Room(3, "laws", (*LANGUAGE, "program")),
+    Room(3, "masks", (*LANGUAGE, "program")),
+    Room(3, "plan", (*LANGUAGE, "program")),
+    Room(4, "kernels", ("errors", "ir", "declare", "program", "masks", "plan")),
+    Room(5, "run.eager", ("errors", "declare"), torch=True),
+    Room(5, "run", COMPILER, torch=True),
+    Room(6, "pipeline", (*COMPILER, "run"), torch=True),
+    Room(6, "api", (*COMPILER, "run", "pipeline"), torch=True),
+    Room(7, "reductions", USERS, torch=True),
+    Room(7, "ops", (*USERS, "reductions"), torch=True),
+    Room(7, "nn", (*USERS, "reductions", "ops"), torch=True),
+    Room(7, "testing", USERS, torch=True),
+    Room(
+        8, "__init__", (*COMPILER, "run", "pipeline", "api", "reductions", "ops", "nn", "testing")
+    ),
+    Room(8, "__main__", ("",)),
+)
+
+DOORS = {
+    "torch.fx": "trace",
+    "sympy": "laws.symbols",
+    "mpmath": "laws.refute",
+    "numpy": "laws.edges",
+    "triton": "run.launch",
+    "typer": "__main__",
+}
+
+# Imports inside functions: each keeps `import fusedreduce` free of a heavy package.
+LATE = {
+    "run.launch": ("triton",),
+    "pipeline": ("laws",),
+}
+
+
+def within(name: str, room: str) -> bool:
+    """`ir.ops` is within `ir`; everything is within the house, whose name is empty."""
+    return room in ("", name) or name.startswith(room + ".")
+
+
+def room_of(name: str) -> Room | None:
+    """The most special room that holds a module."""
+    holding = [room for room in ROOMS if within(name, room.name)]
+    return max(holding, key=lambda room: len(room.name), default=None)

@@ -1,0 +1,1 @@
+"""Needs nothing: printed kernels, compared as text with the files in this folder."""

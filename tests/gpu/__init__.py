@@ -1,0 +1,1 @@
+"""Needs a CUDA device: every case on it."""

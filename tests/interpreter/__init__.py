@@ -1,0 +1,1 @@
+"""Needs TRITON_INTERPRET=1 before Python starts: printed kernels against eager."""

@@ -1,0 +1,1 @@
+"""Needs sympy: every law proved, wrong declarations refuted with their counterexample."""

@@ -1,0 +1,1 @@
+"""Needs neither Triton nor a device: the language, plans, printing."""
