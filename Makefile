@@ -8,7 +8,7 @@ PY    := .venv/bin/python
 PIP   := $(PY) -m pip install -qq --disable-pip-version-check
 LANES := $(PY) tests/lanes.py --jobs $(JOBS)
 
-.PHONY: help setup demo test test-all checks pure compile interpreter smoke \
+.PHONY: help setup demo examples test test-all checks pure compile interpreter smoke \
         format ruff types layers tiny map golden clean
 .DEFAULT_GOAL := help
 
@@ -29,7 +29,10 @@ setup: .venv/ready  ## the environment alone
 	@$(PIP) --no-deps --target .triton36 triton==$(OLD_TRITON)
 	@touch $@
 
-demo: .venv/ready  ## every example, in order
+demo: .venv/ready  ## real images through the whole chain; draws build/demo.png
+	@$(PY) examples/demo.py
+
+examples: .venv/ready  ## every numbered example, in order
 	@set -e; for example in examples/[0-9]*.py; do \
 	    printf '\n== %s\n' "$$example"; $(PY) "$$example"; done
 

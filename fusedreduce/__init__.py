@@ -37,5 +37,6 @@ __version__ = "0.1.0"
 
 __all__ = [
     "All", "Any", "ArgMax", "ArgMin", "First", "Max", "Min", "Payload", "Prod", "Reduction",
-    "Reference", "Sum", "derive", "errors", "fuse", "join", "prove", "reduce", "reductions", "state",
+    "Reference", "Sum", "derive", "errors", "fuse", "join", "prove", "reduce", "reductions",
+    "state",
 ]  # fmt: skip

@@ -17,6 +17,7 @@ from fusedreduce.declare.join import nested
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction, require_reduction
 from fusedreduce.errors import OperandError, OptionError, message
+from fusedreduce.ir.expr import names as ir_names
 from fusedreduce.program import needed_fields
 from fusedreduce.run import eager
 from fusedreduce.trace import Names
@@ -25,7 +26,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-# ---- reduce -----------------------------------------------------------------------------------------------
+# ---- reduce ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def reads_payload(record: Record, output: str) -> bool:
     """Does an output depend on a vector per element?"""
     fields = needed_fields(record, frozenset({output}))
     terms = [f.term for f in record.fields if f.name in fields and f.term is not None]
-    return any(p in trace.ir.names(*terms) for p in record.payloads)
+    return any(p in ir_names(*terms) for p in record.payloads)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -106,11 +107,11 @@ def reduce(
     outputs   one name (a tensor comes back) or several (a dict); None for what `finish` returns
     dtype     cast `x` first, as torch.sum does
     operands  the other operands by name: tensors that broadcast against `x`, or numbers
-    impl      None (Triton on a GPU, tiles elsewhere), "eager", "tiles", "triton": that one, or an error
+    impl      None (Triton on a GPU, else tiles), "eager", "tiles", "triton": it or an error
     trust     run without a warning what is neither proved nor refuted
 
-    The state is float32, or float64 for float64 input. Floating results have x's dtype, except counts,
-    which have the state's; integers are int64. Raises `LawViolation` for a refuted declaration,
+    The state is float32, or float64 for float64 input. Floating results have x's dtype, except
+    counts, which have the state's; integers are int64. Raises `LawViolation` for a refuted one,
     `OperandError`, `ShapeError`, `DeviceError`, `DtypeError` before any launch.
 
     >>> import torch, fusedreduce as fr
@@ -233,7 +234,7 @@ def _shaped(record: Record, found: Mapping[str, Any], outputs: Any) -> Any:
     return nested(found)
 
 
-# ---- fuse -------------------------------------------------------------------------------------------------
+# ---- fuse --------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -287,7 +288,7 @@ class Fused(Generic[P, T]):
     ) -> T:
         values = self.values(args, kwargs)
         if any(isinstance(v, TracedTensor) for v in values.values()):
-            return self.fn(**values)  # inside another fused function
+            return self.fn(**values)  # type: ignore[call-arg]  # inside another fused function
         return self.runner(values, impl, trust)  # type: ignore[no-any-return]
 
     def source(self, *args: Any, **kwargs: Any) -> str:
@@ -302,13 +303,14 @@ class Fused(Generic[P, T]):
 
 
 def fuse(fn: Callable[P, T]) -> Fused[P, T]:
-    """fn as one kernel: prologue, declared reductions, epilogue, with one read of the data where it fits.
+    """fn as one kernel: prologue, declared reductions, epilogue; one read of the data if it fits.
 
-    `fn` is an ordinary PyTorch function of tensors that may call `fr.reduce` (and torch.sum, mean, var,
-    softmax, logsumexp, ...); run without `@fr.fuse` it is its own definition. Same shapes and dtypes;
-    inside everything is float32 (float64 if an input is), rounded only at explicit casts and outputs.
-    Float arguments are run-time numbers, int, bool, str and None are fixed at tracing. The result takes
-    `impl=` and `trust=` as `reduce` does, and has `.source(*args)` and `.explain(*args)`.
+    `fn` is an ordinary PyTorch function of tensors that may call `fr.reduce` (and torch.sum, mean,
+    var, softmax, logsumexp, ...); run without `@fr.fuse` it is its own definition. Same shapes and
+    dtypes; inside everything is float32 (float64 if an input is), rounded only at explicit casts
+    and outputs. Float arguments are run-time numbers; int, bool, str and None are fixed at tracing.
+    The result takes `impl=` and `trust=` as `reduce` does, and has `.source(*args)` and
+    `.explain(*args)`.
 
     Raises `NotFusible` naming the operation that stands in the way.
 
@@ -321,17 +323,19 @@ def fuse(fn: Callable[P, T]) -> Fused[P, T]:
     tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
     """
     if not callable(fn):
-        raise OptionError(message("fr.fuse of something else", expected="a function", came=repr(fn)))
+        raise OptionError(
+            message("fr.fuse of something else", expected="a function", came=repr(fn))
+        )
     return Fused(fn)
 
 
-# ---- the laws ---------------------------------------------------------------------------------------------
+# ---- the laws ----------------------------------------------------------------------------------
 
 
 def prove(R: type[Reduction]) -> Any:
-    """The certificate of a declaration: each law proved, refuted with numbers, checked, or unknown.
+    """The certificate of a declaration: each law proved, refuted, checked or unknown.
 
-    Always returns one; `.proved`, `.laws`, `.facts`, `.raise_if_refuted()`; `str()` is about five lines.
+    Always returns one: `.proved`, `.laws`, `.facts`, `.raise_if_refuted()`; `str()` is short.
 
     >>> import fusedreduce as fr
     >>> fr.prove(fr.reductions.LogSumExp).proved

@@ -8,15 +8,15 @@ class FusedReduceError(Exception):
 
 
 class DeclarationError(FusedReduceError):
-    """A declaration says something the language cannot mean (unknown name, cycle, control flow on values)."""
+    """A declaration says what the language cannot mean: unknown name, cycle, control flow."""
 
 
 class LawViolation(FusedReduceError):
-    """A law of a declaration was refuted; the message holds the counterexample, both sides with numbers."""
+    """A law of a declaration was refuted; the message holds both sides, with numbers."""
 
 
 class NotFusible(FusedReduceError):
-    """A function cannot become one kernel; the message names the operation that stands in the way."""
+    """A function cannot become one kernel; the message names the operation in the way."""
 
 
 class OperandError(FusedReduceError, TypeError):
@@ -40,7 +40,7 @@ class OptionError(FusedReduceError, ValueError):
 
 
 class BackendError(FusedReduceError, RuntimeError):
-    """A printed kernel could not be built or run; the message names the printed file and the declaration."""
+    """A printed kernel could not be built or run; the message names its file and declaration."""
 
 
 class ProofWarning(UserWarning):
@@ -48,6 +48,6 @@ class ProofWarning(UserWarning):
 
 
 def message(fact: str, *, expected: str = "", came: str = "", where: str = "", do: str = "") -> str:
-    """One fact, then the four parts, each on a line of its own and only when there is something to say."""
+    """One fact, then the four parts, each on a line of its own where there is something to say."""
     parts = (("expected", expected), ("came", came), ("where", where), ("do", do))
     return "\n".join([fact, *(f"  {name:<9} {text}" for name, text in parts if text)])

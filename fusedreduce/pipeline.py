@@ -45,15 +45,18 @@ MOST_PREPARED = 512  # calls of different shapes remembered for one task
 class Task(Protocol):
     """What is to be run: it can be traced, and it can be run as it means."""
 
-    name: str
-    origin: str
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def origin(self) -> str: ...
 
     def trace(self, chain: Chain, values: Mapping[str, Any], names: Names) -> Any: ...
 
     def eager(self, values: Mapping[str, Any]) -> Any: ...
 
 
-# ---- prove -----------------------------------------------------------------------------------------------
+# ---- prove -------------------------------------------------------------------------------------
 
 
 @lru_cache(maxsize=1024)
@@ -68,10 +71,10 @@ def certified(record: Record, trust: bool = False) -> tuple[Record, str]:
     certificate.raise_if_refuted()
     if not certificate.proved and not trust:
         warnings.warn(str(certificate), ProofWarning, stacklevel=3)
-    return complete, certificate.summary
+    return complete, f"{certificate.headline} (certificate {certificate.hash})"
 
 
-# ---- trace, plan, print -----------------------------------------------------------------------------------
+# ---- trace, plan, print ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -166,7 +169,7 @@ def print_task(
     return Printed(traced, plan, lay, kernel)
 
 
-# ---- the meaning ------------------------------------------------------------------------------------------
+# ---- the meaning -------------------------------------------------------------------------------
 
 _inside: ContextVar[str | None] = ContextVar("implementation of reductions inside", default=None)
 
@@ -181,7 +184,7 @@ def meaning() -> Iterator[None]:
         _inside.reset(token)
 
 
-# ---- run --------------------------------------------------------------------------------------------------
+# ---- run ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

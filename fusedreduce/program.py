@@ -1,4 +1,4 @@
-"""The normal form of a fused function: inputs -> prologue -> stages of reductions -> epilogue -> outputs.
+"""The normal form: inputs -> prologue -> stages of reductions -> epilogue -> outputs.
 
 Every value is an expression over inputs (`x`), the results of stages (`r.mean`) and the index `j`
 along the reduced axes; it is an element, row, column or scalar by the axes it varies along.
@@ -135,7 +135,7 @@ class Program:
         return table
 
     def place(self, expr: Expr) -> str:
-        """element, row, column or scalar: does the value vary along outer axes, along reduced ones?"""
+        """element, row, column or scalar: by the axes, outer and reduced, it varies along."""
         found = {self.place_of_name(n) for n in names(expr)}
         if "element" in found or {"row", "column"} <= found:
             return "element"
@@ -150,7 +150,7 @@ class Program:
         return "scalar" if given.number else self.place_of_axes(given.axes)
 
     def place_of_axes(self, axes: frozenset[str]) -> str:
-        """The place of a tensor; without outer (reduced) axes everything lies in the one row (column)."""
+        """Where a tensor varies; without outer axes all lies in one row, and so for reduced."""
         outer = not self.outer or any(a.name in axes for a in self.outer)
         reduced = not self.reduced or any(a.name in axes for a in self.reduced)
         if outer:
@@ -184,7 +184,7 @@ def typed(record: Record, operands: Mapping[str, str]) -> Record:
     identity becomes the smallest integer.
     """
     kinds: dict[str, str] = {**operands, "j": "int"}
-    fields = []
+    fields: list[Field] = []
     for f in record.fields:
         if record.form == "general":
             lifted = kind_of(record.lift[len(fields)], kinds)

@@ -14,6 +14,7 @@ from fusedreduce.reductions import (
     AnyOf,
     Largest,
     LogSumExp,
+    MaxAndSum,
     Mean,
     Moments,
     Product,
@@ -23,18 +24,9 @@ from fusedreduce.reductions import (
 from fusedreduce.trace import refuse
 
 
-class MaxAndSum(LogSumExp):
-    """m = max_j x_j and s = sum_j exp(x_j - m): softmax keeps both, so that no digit is lost."""
-
-    def finish(m, s):
-        return {"m": m, "s": s}
-
-    definition = None
-
-
 def _run(
-    R: type[Reduction], x: TracedTensor, dim: Any, keepdim: bool, output: str, dtype: Any = None
-) -> TracedTensor:
+    R: type[Reduction], x: Any, dim: Any, keepdim: bool, output: str, dtype: Any = None
+) -> Any:
     if dtype is not None:
         x = x.to(dtype)
     name = R.record.operands[0]
@@ -42,16 +34,14 @@ def _run(
 
 
 def _simple(R: type[Reduction], output: str = "") -> Callable[..., Any]:
-    def function(
-        x: TracedTensor, dim: Any = None, keepdim: bool = False, *, dtype: Any = None
-    ) -> Any:
+    def function(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
         return _run(R, x, dim, keepdim, output, dtype)
 
     return function
 
 
 def _extreme(R: type[Reduction]) -> Callable[..., Any]:
-    def function(x: TracedTensor, dim: Any = None, keepdim: bool = False) -> Any:
+    def function(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
         if isinstance(dim, TracedTensor):
             op = "maximum" if R is Largest else "minimum"
             return getattr(torch, op)(x, dim)
@@ -65,59 +55,53 @@ def _extreme(R: type[Reduction]) -> Callable[..., Any]:
     return function
 
 
-def _moments(x: TracedTensor, dim: Any, keepdim: bool) -> tuple[TracedTensor, TracedTensor, int]:
+def _moments(x: Any, dim: Any, keepdim: bool) -> tuple[Any, Any, int]:
     found = x.chain.reduce(Moments, {"x": x}, dim, keepdim, ("mean", "var"))
     n = x.numel() // max(found["mean"].numel(), 1)
     return found["mean"], found["var"], n
 
 
 def _var(
-    x: TracedTensor,
+    x: Any,
     dim: Any = None,
     unbiased: bool | None = None,
     keepdim: bool = False,
     *,
     correction: float | None = None,
-) -> TracedTensor:
+) -> Any:
     if isinstance(dim, bool):  # torch.var(x, unbiased)
         dim, unbiased = None, dim
     _, var, n = _moments(x, dim, keepdim)
     return _unbiased(var, n, unbiased, correction)
 
 
-def _unbiased(
-    var: TracedTensor, n: int, unbiased: bool | None, correction: float | None
-) -> TracedTensor:
+def _unbiased(var: Any, n: int, unbiased: bool | None, correction: float | None) -> Any:
     lost = correction if correction is not None else float(unbiased is not False)
     if lost == 0:
         return var
-    return var * (n / (n - lost) if n > lost else float("nan"))  # type: ignore[no-any-return]
+    return var * (n / (n - lost) if n > lost else float("nan"))
 
 
-def _std(x: TracedTensor, *args: Any, **kwargs: Any) -> Any:
-    return torch.sqrt(_var(x, *args, **kwargs))  # type: ignore[call-overload]
+def _std(x: Any, *args: Any, **kwargs: Any) -> Any:
+    return torch.sqrt(_var(x, *args, **kwargs))
 
 
-def _var_mean(x: TracedTensor, dim: Any = None, keepdim: bool = False, **more: Any) -> Any:
+def _var_mean(x: Any, dim: Any = None, keepdim: bool = False, **more: Any) -> Any:
     mean, var, n = _moments(x, dim, keepdim)
     return _unbiased(var, n, more.get("unbiased"), more.get("correction")), mean
 
 
-def _softmax(
-    x: TracedTensor, dim: int, dtype: Any = None, _stacklevel: int = 3
-) -> TracedTensor:
+def _softmax(x: Any, dim: int, dtype: Any = None, _stacklevel: int = 3) -> Any:
     x, found = _max_and_sum(x, dim, dtype)
-    return torch.exp(x - found["m"]) / found["s"]  # type: ignore[no-any-return]
+    return torch.exp(x - found["m"]) / found["s"]
 
 
-def _log_softmax(
-    x: TracedTensor, dim: int, dtype: Any = None, _stacklevel: int = 3
-) -> TracedTensor:
+def _log_softmax(x: Any, dim: int, dtype: Any = None, _stacklevel: int = 3) -> Any:
     x, found = _max_and_sum(x, dim, dtype)
-    return (x - found["m"]) - torch.log(found["s"])  # type: ignore[call-overload,no-any-return]
+    return (x - found["m"]) - torch.log(found["s"])
 
 
-def _max_and_sum(x: TracedTensor, dim: int, dtype: Any) -> tuple[TracedTensor, Mapping[str, Any]]:
+def _max_and_sum(x: Any, dim: int, dtype: Any) -> tuple[Any, Mapping[str, Any]]:
     if dtype is not None:
         x = x.to(dtype)
     return x, x.chain.reduce(MaxAndSum, {"x": x}, dim, True, ("m", "s"))

@@ -1,4 +1,4 @@
-"""Several declarations in one pass: equal fields are shared, outputs are keyed by declaration name."""
+"""Several declarations in one pass: equal fields are shared, outputs keyed by declaration."""
 
 from __future__ import annotations
 
@@ -73,7 +73,9 @@ def join(*declarations: type[Reduction]) -> type[Reduction]:
         )
     name = "_".join(titles)
     record = _joined(name, [p.record for p in parts])
-    return type(name, (Reduction,), {"record": record, "parts": parts, "__doc__": f"{name}, joined."})
+    return type(
+        name, (Reduction,), {"record": record, "parts": parts, "__doc__": f"{name}, joined."}
+    )
 
 
 def _joined(name: str, records: list[Record]) -> Record:
@@ -109,7 +111,11 @@ def _joined(name: str, records: list[Record]) -> Record:
         commutative=all(r.commutative for r in records),
         line=records[0].line,
         names=tuple(n for r in records for n in r.names),
-        **{k: tuple(v) for k, v in more.items()},
+        lift=tuple(more["lift"]),
+        merge=tuple(more["merge"]),
+        finish=tuple(more["finish"]),
+        empty=tuple(more["empty"]),
+        domain=tuple(more["domain"]),
     )
 
 

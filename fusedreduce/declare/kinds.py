@@ -150,7 +150,7 @@ class All(Declared):
 
 
 class First(Declared):
-    """fn of the element with the smallest position: a value of the data, cheap and exact as a shift.
+    """fn of the element with the smallest position: a value of the data, exact as a shift.
 
     >>> import torch, fusedreduce as fr
     >>> class Head(fr.Reduction):
@@ -166,7 +166,7 @@ class First(Declared):
 
 
 class ArgMax(Declared):
-    """The position j of the largest fn(x_j), the smallest such j on a tie, a NaN counting as largest.
+    """The position j of the largest fn(x_j): the smallest on a tie; a NaN counts as largest.
 
     >>> import torch, fusedreduce as fr
     >>> class Where(fr.Reduction):
@@ -223,7 +223,7 @@ class Reference(Declared):
 
 
 class Payload:
-    """A vector per key (attention's v): a `Sum` of p(score, state) * payload is contracted by a matmul.
+    """A vector per key (attention's v): a `Sum` of p(score, state) * payload is a matmul.
 
     >>> import fusedreduce as fr
     >>> class WeightedSum(fr.Reduction):

@@ -14,10 +14,10 @@ FREE_KINDS = ("Max", "Min", "First")  # references chosen by their own monoid
 POSITION_KINDS = ("First", "ArgMax", "ArgMin")  # these keep a position beside the value
 NO_POSITION = 2**63 - 1  # the position of nothing: larger than every other
 RESERVED_OPERANDS = frozenset(
-    "b h i dim keepdim outputs dtype impl seed return_state trust".split()
+    ["b", "h", "i", "dim", "keepdim", "outputs", "dtype", "impl", "seed", "return_state", "trust"]
 )
 RESERVED_FIELDS = RESERVED_OPERANDS | frozenset(
-    "j lift merge finish empty domain definition grad record".split()
+    ["j", "lift", "merge", "finish", "empty", "domain", "definition", "grad", "record"]
 )
 
 
@@ -97,7 +97,7 @@ class Record:
 
     form       "corrected" (fields with terms and corrections) or "general" (lift and merge)
     fields     in an order in which each reads only earlier ones
-    operands   what the terms need, in order of appearance; `x` first if there is one; `j` is no operand
+    operands   what the terms need, in order of appearance, `x` first; the index `j` is none
     lift       general form: one expression a field, over operands
     merge      general form: one expression a field, over `a.*` and `b.*`
     finish     (output, expression over fields); the output "" stands for a bare tensor
@@ -158,9 +158,7 @@ class Record:
     def free_references(self, name: str) -> tuple[Field, ...]:
         """Those among `all_references` with an infinite identity: they decide who is absent."""
         return tuple(
-            f
-            for f in self.all_references(name)
-            if f.kind in FREE_KINDS and f.has_infinite_identity
+            f for f in self.all_references(name) if f.kind in FREE_KINDS and f.has_infinite_identity
         )
 
     def with_guards(self, guards: frozenset[str]) -> Record:

@@ -1,4 +1,4 @@
-"""The class people subclass; a subclass is read at once, so that mistakes show where they are made."""
+"""The class people subclass; read at once, so that mistakes show where they are made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reduction:
 
     Two forms. *Corrected*: fields (`fr.Max`, `fr.Sum`, ...) whose terms may read references, and
     corrections that move a sum from one reference to another. *General*: `fr.state(identities)`
-    with `lift` and an associative `merge`. Either may state `empty`, `domain`, `definition`, `grad`.
+    with `lift` and an associative `merge`. Both may state `empty`, `domain`, `definition`, `grad`.
 
     The class attribute `record` holds what was read. Mistakes raise `DeclarationError` at the class
     statement.
@@ -89,5 +89,3 @@ def require_reduction(R: Any, what: str = "the first argument") -> type[Reductio
     raise DeclarationError(
         message(f"{what} is not a declaration", expected="a subclass of fr.Reduction", came=came)
     )
-
-

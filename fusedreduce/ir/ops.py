@@ -225,9 +225,8 @@ _ROWS = (
         mpmath="mp.mpf(({0} > 0) - ({0} < 0))", sympy="sp.sign({0})",
     ),
     _row(
-        "floor", 1, "join", "number", "torch.floor({0})", steps=True,
-        triton="tl.floor({0})", numpy="np.floor({0})", mpmath="mp.floor({0})",
-        sympy="sp.floor({0})",
+        "floor", 1, "join", "number", "torch.floor({0})", steps=True, triton="tl.floor({0})",
+        numpy="np.floor({0})", mpmath="mp.floor({0})", sympy="sp.floor({0})",
     ),
     _row(
         "ceil", 1, "join", "number", "torch.ceil({0})", steps=True,
@@ -240,9 +239,8 @@ _ROWS = (
     ),
     _row(
         "trunc", 1, "join", "number", "torch.trunc({0})", steps=True,
-        triton="trunc({0})", numpy="np.trunc({0})",
+        triton="trunc({0})", numpy="np.trunc({0})", sympy="sp.sign({0}) * sp.floor(sp.Abs({0}))",
         mpmath="(mp.floor({0}) if {0} >= 0 else mp.ceil({0}))",
-        sympy="sp.sign({0}) * sp.floor(sp.Abs({0}))",
     ),
     # A NaN in either argument is the result, as in torch; plain tl.maximum drops it.
     _row(

@@ -15,7 +15,7 @@ from fusedreduce.program import dtype_kind
 
 @dataclass
 class Access:
-    """Where numbers lie: `row` and `column` indices, offsets, masks; remembers which arguments it used."""
+    """Where numbers lie: indices, offsets, masks; remembers which arguments it used."""
 
     body: Body
     layout: Layout
@@ -210,7 +210,7 @@ class Access:
         pointers = [f"{identifier(n)}_ptr" for n in tensors]
         pointers += [f"{identifier(o.name)}_ptr" for o in self.program.outputs]
         numbers = [i.name for i in self.program.inputs if i.number]
-        sizes = [s for s in ("M", "N") if s in self.used]
+        sizes: list[str] = [s for s in ("M", "N") if s in self.used]
         sizes += sorted(s for s in self.used if s[0] in "RC" and s[1:].isdigit())
         strides = [u for u in self.used if "_stride" in u]
         return [*pointers, *numbers, *sizes, *strides]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from fusedreduce.ir.expr import Expr, names, var, walk
 from fusedreduce.ir.show import helpers, shared, spell
 from fusedreduce.kernels.names import TAKEN, Namer, describe, identifier
+from fusedreduce.kernels.spelling import wide_constants
 from fusedreduce.kernels.writer import Writer
 from fusedreduce.plan.rows import RowPlan
 from fusedreduce.program import Program
@@ -21,29 +22,30 @@ class Functions:
     """Printed helpers in order of definition; equal text is defined once."""
 
     namer: Namer
+    state: str
     texts: dict[str, str] = field(default_factory=dict)  # name -> text
     library: dict[str, None] = field(default_factory=dict)  # helpers of kernels/functions.py
 
     def define(
         self, wish: str, parameters: Sequence[str], expr: Expr, user: Mapping[Expr, str]
     ) -> str:
-        """Print `def wish(parameters): return expr`, with the user's local names; answer its name."""
+        """Print `def wish(parameters): return expr`, with the user's local names."""
         lines, (result,) = self.bodies((expr,), parameters, user)
         return self.add(wish, parameters, [*lines, f"return {result}"])
 
     def bodies(
         self, exprs: Sequence[Expr], parameters: Sequence[str], user: Mapping[Expr, str]
     ) -> tuple[list[str], list[str]]:
-        """Statements for the user's own names and for what is used twice; then each result's text."""
+        """Statements for the user's names and for what is used twice; then each result's text."""
         for e in exprs:
             self.library |= dict.fromkeys(helpers(e))
-        taken = Namer(TAKEN | set(parameters))
+        taken = Namer({*TAKEN, *parameters})
         keep = {n: user[n] for n in walk(*exprs) if n in user and n.args}
         for n in shared(*exprs):
             keep.setdefault(n, describe(n))
         if len(exprs) == 1:
             keep.pop(exprs[0], None)
-        local: dict[Expr, str] = {}
+        local = wide_constants(exprs, self.state)
         lines = []
         for node in walk(*exprs):
             if node in keep:
@@ -82,7 +84,7 @@ class Body:
     functions: Functions = field(init=False)
 
     def __post_init__(self) -> None:
-        self.functions = Functions(self.namer)
+        self.functions = Functions(self.namer, self.program.state)
         self.user = dict(self.program.names)
 
     # -- places and shapes
@@ -133,7 +135,7 @@ class Body:
         """Spell an expression from what has a name; first name what deserves one."""
         target = target or self.place(expr)
         self.prepare(expr)
-        table = {
+        table = wide_constants((expr,), self.program.state) | {
             n: self.at(self.known[n], self.place(n), target) for n in walk(expr) if n in self.known
         }
         self.functions.library |= dict.fromkeys(helpers(expr, table))
@@ -149,9 +151,11 @@ class Body:
             if node is expr or not node.args or node in self.known:
                 continue
             here = self.place(node)
-            if here != place and self.plan_hoists(here) and self.is_largest(node, expr, here):
-                self.define(node)
-            elif node in self.user or node in repeated:
+            if (
+                (here != place and self.plan_hoists(here) and self.is_largest(node, expr, here))
+                or node in self.user
+                or node in repeated
+            ):
                 self.define(node)
 
     def plan_hoists(self, place: str) -> bool:
@@ -162,7 +166,7 @@ class Body:
         return any(node in n.args and self.place(n) != place for n in walk(root))
 
     def define(self, expr: Expr, wish: str = "") -> str:
-        """A statement `name = expr`; answers the name. A variable or a known value has one already."""
+        """A statement `name = expr`; answers the name, the old one where there is one."""
         if expr in self.known:
             return self.known[expr]
         if expr.op == "const":

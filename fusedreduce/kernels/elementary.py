@@ -2,7 +2,7 @@
 
 Errors were measured against mpmath on the grid of `tests/interpreter/test_functions.py`, in the
 interpreter and on an H200 (Triton 3.6.0): at most 4 ulp in float32 and in float64, except
-    sigmoid, softplus   below -10 in float32: the error of tl.exp itself, on GPUs up to |x| / 1.6 ulp
+    sigmoid, softplus   below -10 in float32: the error of tl.exp, on GPUs up to |x| / 1.6 ulp
     floor_mod           a quotient beyond 2^24 (2^53) has no digits left in its remainder
 On GPUs tl.exp2, tl.sqrt and tl.rsqrt flush subnormal numbers to zero in float32. -x is 0 - x in
 Triton, so that -0 of 0 is 0: where the sign counts, it is r * -1.0.

@@ -10,7 +10,6 @@ from fusedreduce.ir.expr import Expr, cast, const, is_const, make, var, walk
 from fusedreduce.ir.expr import names as names_of
 from fusedreduce.program import Output, Program, Stage
 
-
 INDEX = var("j")
 TESTS = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "cast"))
 
@@ -18,8 +17,8 @@ TESTS = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "cast"))
 def lower(expr: Expr, kinds: Mapping[str, str], state: str) -> Expr:
     """The expression with conversions as Triton needs them.
 
-    A cast to a floating dtype rounds and comes back to the state's; one to the state's own dtype, or
-    to a wider one, is nothing.
+    A cast to a floating dtype rounds and comes back to the state's; one to the state's own dtype,
+    or to a wider one, is nothing.
     """
     expr = promote(expr, kinds)
     kind = all_kinds(expr, kinds)
@@ -34,7 +33,7 @@ def lower(expr: Expr, kinds: Mapping[str, str], state: str) -> Expr:
 
 
 def _wide(args: tuple[Expr, ...]) -> tuple[Expr, ...]:
-    """The index is an int32 in a kernel: arithmetic on it is done in int64, comparisons need not."""
+    """The index is an int32 in a kernel: arithmetic on it is done in int64."""
     return tuple(cast(a, "int64") if a is INDEX else a for a in args)
 
 
@@ -62,7 +61,7 @@ def lowered(program: Program) -> Program:
 
     stages = tuple(_stage(s, program) for s in program.stages)
     outputs = tuple(Output(o.name, low(o.expr), o.dims, o.dtype) for o in program.outputs)
-    names = {}
+    names: dict[Expr, str] = {}
     for e, n in program.names:
         names.setdefault(low(e), n)
     return replace(program, stages=stages, outputs=outputs, names=tuple(names.items()))

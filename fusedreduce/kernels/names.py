@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 from fusedreduce.ir.expr import Expr
 
-TAKEN = frozenset(
-    "tl triton row column inside row_inside start BLOCK ROWS M N max_propagating min_propagating "
-    "multiply float abs range step first".split()
-)
+TAKEN = frozenset((
+    "tl", "triton", "row", "column", "inside", "row_inside", "start", "first", "BLOCK", "ROWS", "M",
+    "N", "max_propagating", "min_propagating", "multiply", "float", "abs",
+))  # fmt: skip
 _VERBS = {
-    "add": "plus", "sub": "minus", "mul": "times", "div": "over", "maximum": "max", "minimum": "min",
-    "pow": "power",
+    "add": "plus", "sub": "minus", "mul": "times", "div": "over", "maximum": "max",
+    "minimum": "min", "pow": "power",
 }  # fmt: skip
 LONGEST = 28
 

@@ -8,14 +8,20 @@ from dataclasses import dataclass, field
 from fusedreduce.ir.expr import Expr, names, var
 from fusedreduce.kernels.access import Access
 from fusedreduce.kernels.body import Body
+from fusedreduce.kernels.corrected import CorrectedPrinter
 from fusedreduce.kernels.functions import FUNCTIONS
+from fusedreduce.kernels.general import GeneralPrinter
 from fusedreduce.kernels.header import header
 from fusedreduce.kernels.lower import lowered
 from fusedreduce.kernels.names import identifier
-from fusedreduce.kernels.stages import StagePrinter
 from fusedreduce.plan.layout import Layout
 from fusedreduce.plan.rows import RowPlan, element_outputs
 from fusedreduce.program import Output, Program, Stage
+
+PRINTERS: dict[str, type[CorrectedPrinter] | type[GeneralPrinter]] = {
+    "corrected": CorrectedPrinter,
+    "general": GeneralPrinter,
+}
 
 
 @dataclass(frozen=True)
@@ -53,7 +59,7 @@ class RowPrinter:
         for i in self.program.inputs:
             self.body.namer.taken.add(identifier(i.name))
         self.access = Access(self.body, self.layout)
-        self.stages = {s.name: StagePrinter(self.body, s) for s in self.program.stages}
+        self.stages = {s.name: PRINTERS[s.record.form](self.body, s) for s in self.program.stages}
 
     def print(self) -> PrintedKernel:
         name = identifier(self.title)
@@ -91,7 +97,7 @@ class RowPrinter:
         kernel.line("@triton.jit")
         kernel.line(f"def {name}({', '.join(signature)}):")
         parts.append(kernel.text() + self.body.writer.text())
-        return parts[0] + "\n" + "\n\n".join(p if k else p for k, p in enumerate(parts[1:]))
+        return parts[0] + "\n" + "\n\n".join(parts[1:])
 
     def library(self) -> list[str]:
         """The printed helpers in use, each after those it needs."""

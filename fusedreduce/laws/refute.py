@@ -168,3 +168,10 @@ def value(e: Expr) -> Any:
     assert not names(e)
     with mp.workdps(DIGITS):
         return compiled_all((e,), (), REALS)()[0]
+
+
+def number_at(e: Expr, values: Mapping[str, float]) -> Any:
+    """The number an expression is at given values of its variables."""
+    order = tuple(dict.fromkeys(names(e)))
+    with mp.workdps(DIGITS):
+        return compiled_all((e,), order, REALS)(*(values.get(n, 0.0) for n in order))[0]

@@ -171,3 +171,11 @@ def reads(e: Expr, side: str) -> tuple[str, ...]:
 
 
 Merge: TypeAlias = Callable[[State, State], State]
+
+
+def operand_signs(record: Record, count: int) -> dict[str, str]:
+    """Signs of the operands of elements 1 to count."""
+    return {n: _SIGNS.get(d, "") for n, d in elements(record, count)}
+
+
+_SIGNS = {"positive": "+", "nonnegative": "0+", "index": "0+", "bool": "bool"}

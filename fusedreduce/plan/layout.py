@@ -1,4 +1,4 @@
-"""Where the numbers lie: strides per axis, and axes collapsed into as few as every tensor allows."""
+"""Where the numbers lie: strides per axis, axes collapsed as far as every tensor allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The schedule of a row kernel: how many columns a step, how many rows a program, how many warps."""
+"""The schedule of a row kernel: columns a step, rows a program, warps."""
 
 from __future__ import annotations
 

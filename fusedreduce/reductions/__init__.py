@@ -1,10 +1,10 @@
 """Ready-made declarations: proved, with no kernels of their own."""
 
-from fusedreduce.reductions.log_sum_exp import LogSumExp, SoftmaxSum
+from fusedreduce.reductions.log_sum_exp import LogSumExp, MaxAndSum, SoftmaxSum
 from fusedreduce.reductions.moments import Moments, Welford
 from fusedreduce.reductions.plain import AllOf, AnyOf, Largest, Mean, Product, Smallest, Total
 
 __all__ = [
-    "AllOf", "AnyOf", "Largest", "LogSumExp", "Mean", "Moments", "Product", "Smallest",
+    "AllOf", "AnyOf", "Largest", "LogSumExp", "MaxAndSum", "Mean", "Moments", "Product", "Smallest",
     "SoftmaxSum", "Total", "Welford",
 ]  # fmt: skip

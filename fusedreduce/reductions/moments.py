@@ -8,10 +8,10 @@ from fusedreduce.declare import First, Reduction, Reference, Sum, state
 
 
 class Moments(Reduction):
-    """mean = sum x / n and the biased var = sum (x - mean)^2 / n, by sums shifted to the running mean.
+    """mean = sum x / n, biased var = sum (x - mean)^2 / n, by sums shifted to the running mean.
 
-    The first element alone, a running mean alone and Welford alone each lose digits on some row; the
-    sum of what rounding left of the mean (`e1`) repairs both results.
+    The first element alone, a running mean alone and Welford alone each lose digits on some row;
+    the sum of what rounding left of the mean (`e1`) repairs both results.
 
     >>> import torch, fusedreduce as fr
     >>> fr.reduce(Moments, torch.tensor([1.0, 3.0]))

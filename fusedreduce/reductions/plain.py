@@ -1,4 +1,4 @@
-"""The sums and extremes that torch has: sum, product, maximum, minimum, their positions, any, all."""
+"""What torch has by itself: sum, product, maximum, minimum, their positions, any, all."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Recompute(torch.autograd.Function):
             table = {**dict(zip(names, inputs, strict=True)), **fixed}
             return fused({n: table[n] for n in order})
 
-        outputs = Recompute.apply(forward, again, *tensors)
+        outputs = Recompute.apply(forward, again, *tensors)  # type: ignore[no-untyped-call]
         return rebuild(structure, list(outputs))
 
     @staticmethod
@@ -85,4 +85,6 @@ def _tensors(result: Any) -> list[torch.Tensor]:
     if isinstance(result, torch.Tensor):
         return [result]
     values = result.values() if isinstance(result, dict) else result
-    return [t for v in values for t in _tensors(v)] if isinstance(result, (dict, tuple, list)) else []
+    return (
+        [t for v in values for t in _tensors(v)] if isinstance(result, (dict, tuple, list)) else []
+    )

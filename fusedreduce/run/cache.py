@@ -1,4 +1,4 @@
-"""Printed kernels on disk: written atomically, private, keyed by text and versions; damage is a miss."""
+"""Printed kernels on disk: atomic, private, keyed by text and versions; damage is a miss."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SCHEMA = 1  # raised when the meaning of an entry changes
 
 
 def folder() -> Path:
-    """Where printed kernels lie: $FUSEDREDUCE_CACHE_DIR, or fusedreduce in the user's cache folder."""
+    """Where printed kernels lie: $FUSEDREDUCE_CACHE_DIR, or the user's cache folder."""
     chosen = os.environ.get(ENVIRONMENT)
     if chosen:
         return Path(chosen)
@@ -66,7 +66,8 @@ def refuse_shared(directory: Path) -> None:
 
 def imported(name: str, path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     previous, sys.dont_write_bytecode = sys.dont_write_bytecode, True

@@ -26,9 +26,13 @@ class Function:
     dtypes: tuple[torch.dtype | None, ...]
 
     def __call__(self, values: Mapping[str, Tensor]) -> list[Tensor]:
-        made = self.body(*(values[n] for n in self.parameters))
-        flat = [v if v.ndim else v.reshape(1, 1) for v in made]
-        return [v if d is None else v.to(d) for v, d in zip(flat, self.dtypes, strict=True)]
+        made = self.body(*[values[n] for n in self.parameters])
+        return [_flat(v, d) for v, d in zip(made, self.dtypes, strict=True)]
+
+
+def _flat(value: Tensor, dtype: torch.dtype | None) -> Tensor:
+    value = value if value.ndim else value.reshape(1, 1)
+    return value if dtype is None or value.dtype is dtype else value.to(dtype)
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ def prepare(
 
 
 def allocation(program: Program, output: Output) -> Allocation:
-    """NOTE: Triton's interpreter truncates to bfloat16 (3.6 to 3.9): there, torch rounds instead."""
+    """NOTE: Triton's interpreter truncates to bfloat16 (3.6 to 3.9): torch rounds instead."""
     dtype = getattr(torch, output.dtype)
     narrow = interpreting() and dtype == torch.bfloat16
     return Allocation(output_shape(program, output), dtype, torch.float32 if narrow else dtype)

@@ -15,6 +15,8 @@ from fusedreduce.program import Stage
 from fusedreduce.run.language import Function, Language, Values
 from fusedreduce.run.stages import Tile
 
+LANES = 2**17  # elements that are merged at a time: a few temporaries fit the second-level cache
+
 
 @dataclass(frozen=True)
 class General:
@@ -39,39 +41,41 @@ class General:
         """The state after one more tile; `old` is None before the first."""
         lifted = zip(self.record.fields, self.lift(values), strict=True)
         elements = {f.name: v.expand(-1, tile.columns) for f, v in lifted}
-        state = self.neighbours(elements, tile) if self.ordered else self.halves(elements, tile)
+        rows = max(v.shape[0] for v in elements.values())
+        lanes = min(max(1, LANES // rows), tile.columns)
+        whole = tile.columns // lanes * lanes
+        state = self.merged_lanes(_part(elements, 0, whole), lanes)
+        if whole < tile.columns:
+            tail = _part(elements, whole, tile.columns)
+            state = self.merged(state, self.merged_lanes(tail, tile.columns - whole))
         return state if old is None else self.merged(old, state)
 
-    def halves(self, state: Values, tile: Tile) -> Values:
-        """The first half merged with the second, until one element is left."""
-        late = []
-        n = tile.columns
-        while n > 1:
-            half = n // 2
-            if n % 2:
-                late.append({k: v[:, n - 1 :] for k, v in state.items()})
-            a, b = ({k: v[:, at : at + half] for k, v in state.items()} for at in (0, half))
-            state, n = self.merged(a, b), half
-        return self.appended(state, late)
+    def merged_lanes(self, elements: Values, lanes: int) -> Values:
+        """Elements that lie side by side are merged step by step, then the lanes in a tree.
 
-    def neighbours(self, state: Values, tile: Tile) -> Values:
-        """Elements 0 and 1 merged, 2 and 3, ...; transposed, so that rows lie side by side."""
-        state = {k: v.t().contiguous() if min(v.stride()) else v.t() for k, v in state.items()}
+        In order, a lane is a run of neighbours; else it is every `lanes`-th element.
+        """
+        axis = 0 if self.ordered else 1
+        split = _runs if self.ordered else _strides
+        first, *later = split(elements, lanes)
+        state = first
+        for more in later:
+            state = self.merged(state, more)
         late = []
-        n = tile.columns
-        while n > 1:
-            paired = n // 2 * 2
-            if n % 2:
-                late.append({k: v[n - 1 :] for k, v in state.items()})
-            a, b = ({k: v[at:paired:2] for k, v in state.items()} for at in (0, 1))
-            state, n = self.merged(a, b), n // 2
-        return {k: v.t() for k, v in self.appended(state, late).items()}
-
-    def appended(self, state: Values, late: list[Values]) -> Values:
-        """Odd elements that were left at the end, the last one left first."""
+        while lanes > 1:
+            if lanes % 2:
+                late.append({n: v.narrow(axis, lanes - 1, 1) for n, v in state.items()})
+            lanes //= 2
+            pairs = (
+                (slice(0, 2 * lanes, 2), slice(1, 2 * lanes, 2))
+                if self.ordered
+                else (slice(0, lanes), slice(lanes, 2 * lanes))
+            )
+            a, b = ({n: v[p] if axis == 0 else v[:, p] for n, v in state.items()} for p in pairs)
+            state = self.merged(a, b)
         for odd in reversed(late):
             state = self.merged(state, odd)
-        return state
+        return {n: v.t() for n, v in state.items()} if self.ordered else state
 
     def merged(self, a: Values, b: Values) -> Values:
         """merge(a, b); edge rule (e): of a side with no element, the other side."""
@@ -82,6 +86,24 @@ class General:
         here: Tensor = edges.has_element(self.record, a)
         both = here & edges.has_element(self.record, b)
         return {n: torch.where(both, v, torch.where(here, a[n], b[n])) for n, v in made.items()}
+
+
+def _part(state: Values, start: int, end: int) -> Values:
+    return {n: v[:, start:end] for n, v in state.items()}
+
+
+def _strides(state: Values, lanes: int) -> list[Values]:
+    """Element k * lanes + l is step k of lane l."""
+    columns = next(iter(state.values())).shape[1]
+    return [_part(state, k, k + lanes) for k in range(0, columns, lanes)]
+
+
+def _runs(state: Values, lanes: int) -> list[Values]:
+    """Element l * steps + k is step k of lane l; transposed, so that rows lie side by side."""
+    turned = {n: v.t().unflatten(0, (lanes, -1)) for n, v in state.items()}
+    turned = {n: v.contiguous() if min(v.stride()) else v for n, v in turned.items()}
+    steps = next(iter(turned.values())).shape[1]
+    return [{n: v[:, k] for n, v in turned.items()} for k in range(steps)]
 
 
 def general(stage: Stage, kinds: Mapping[str, str], language: Language) -> General:

@@ -25,7 +25,9 @@ from fusedreduce.run.merges import General, general
 from fusedreduce.run.stages import Corrected, Tile, corrected
 from fusedreduce.run.views import Box, View, boxes
 
-ELEMENTS = 2**18  # of a tile: 1 MiB in float32, the second-level cache of one core
+TILE_BYTES = (
+    2**22
+)  # of the state's dtype; larger ones leave the cache, smaller ones only cost calls
 ROWS_STRIDED = 64  # at least so many rows where these lie next to each other, not the columns
 
 
@@ -36,6 +38,7 @@ def run(
     given = {i.name: tensors[i.name] for i in program.inputs if not i.number}
     device = next(iter(given.values())).device if given else torch.device("cpu")
     made = [_output(program, o, device) for o in program.outputs]
+    _keep_memory(device)
     with torch.no_grad():
         steps = _steps(program, device)
         numbers = {i.name: tensors[i.name] for i in program.inputs if i.number}
@@ -52,6 +55,15 @@ def run(
     return made
 
 
+def _keep_memory(device: torch.device) -> None:
+    """NOTE glibc asks the kernel, page by page, for blocks larger than the largest freed so far.
+
+    Freeing one that was never touched lets the tiles' temporaries reuse their memory: 2 x in time.
+    """
+    if device.type == "cpu":
+        torch.empty(4 * TILE_BYTES, dtype=torch.uint8)
+
+
 def _output(program: Program, output: Output, device: torch.device) -> Tensor:
     shape = [prod(program.size[a] for a in d) for d in output.dims]
     return torch.empty(shape, dtype=getattr(torch, output.dtype), device=device)
@@ -59,7 +71,7 @@ def _output(program: Program, output: Output, device: torch.device) -> Tensor:
 
 def chosen_tile(lay: Layout, inputs: Sequence[str], state: torch.dtype) -> tuple[int, int]:
     """Whole rows as long as they fit, and more rows where the memory of a column is contiguous."""
-    room = ELEMENTS * 4 // state.itemsize
+    room = TILE_BYTES // state.itemsize
     rows, columns = prod(lay.outer), prod(lay.reduced)
     inner = [lay.of(n) for n in inputs]
     strided = any(o[-1] == 1 for o, _ in inner) and not any(r[-1] == 1 for _, r in inner)
@@ -95,13 +107,13 @@ class Reduced:
         return answer
 
 
-def _nothing(record: Record, state: Values, columns: int) -> Tensor:
+def _nothing(record: Record, state: Values, columns: int) -> Tensor | None:
     """Which rows hold nothing: those of length 0, those of which every element is absent."""
-    holds: Tensor = edges.has_element(record, state)
-    if columns == 0:
-        return torch.ones_like(holds)
     can_be_absent = any(f.has_infinite_identity for f in record.references)
-    return ~holds if can_be_absent or record.form == "general" else torch.zeros_like(holds)
+    if columns and not can_be_absent and record.form == "corrected":
+        return None
+    holds: Tensor = edges.has_element(record, state)
+    return ~holds if columns else torch.ones_like(holds)
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ ROOMS = (
     Room(
         8, "__init__", (*COMPILER, "run", "pipeline", "api", "reductions", "ops", "nn", "testing")
     ),
-    Room(8, "__main__", ("",)),
+    Room(8, "__main__", ("",), torch=True),
 )
 
 DOORS = {

@@ -1,4 +1,4 @@
-"""Axes of tensors while a fused function is traced: they join when values meet, and split when reshaped."""
+"""Axes of traced tensors: they join when values meet, and split when reshaped."""
 
 from __future__ import annotations
 

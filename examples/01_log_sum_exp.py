@@ -1,0 +1,50 @@
+"""From a declaration to a kernel: log sum_j exp(x_j), which overflows when it is written down naively.
+
+Prints:
+
+"""
+
+import torch
+
+import fusedreduce as fr
+
+
+class LogSumExp(fr.Reduction):
+    """log sum_j exp(x_j) = m + log s, where s = sum_j exp(x_j - m)."""
+
+    # The reference: the largest score so far. No exponent below ever becomes positive.
+    m = fr.Max(lambda x: x)
+
+    # The sum is relative to m. When m grows from old.m to new.m, one multiplication corrects it.
+    s = fr.Sum(
+        lambda x, m: torch.exp(x - m),
+        correct=lambda s, old, new: s * torch.exp(old.m - new.m),
+    )
+
+    def finish(m, s):
+        return m + torch.log(s)
+
+
+# An ordinary function that needs the whole row before it can write its first element.
+# `fuse` makes one kernel of it; without `@fr.fuse` it gives the same numbers in many.
+@fr.fuse
+def log_softmax(x):
+    return x - fr.reduce(LogSumExp, x, dim=-1, keepdim=True)
+
+
+def main():
+    print(fr.prove(LogSumExp))
+
+    scores = torch.tensor([[1000.0, 1000.0, 999.0], [-1000.0, -1001.0, -1002.0]])
+    print("\nnaive    ", torch.log(torch.exp(scores).sum(-1)))
+    print("declared ", fr.reduce(LogSumExp, scores, dim=-1))
+    print("torch    ", torch.logsumexp(scores, -1))
+
+    # 131072 scores are too many to hold: the kernel loops, corrects, and reads them a second time.
+    # Above this function the printed file has one small helper for each lambda of the declaration.
+    source = log_softmax.source(torch.empty(64, 131072))
+    print("\n@triton.jit" + source.split("@triton.jit")[-1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""The command line, `python -m fusedreduce`: prove a declaration, show its kernel, list what is shipped."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Literal, NoReturn
+
+import torch
+import typer
+
+from fusedreduce import api, pipeline, reductions
+from fusedreduce.declare import Reduction
+from fusedreduce.errors import FusedReduceError
+
+PROGRAM = "python -m fusedreduce"
+PAYLOAD_SIZE = 64  # D of a payload for which no shape is given
+INTEGER_DOMAINS = {"int": torch.int64, "index": torch.int64, "bool": torch.bool}
+SHIPPED: Mapping[str, type[Reduction]] = {n: getattr(reductions, n) for n in reductions.__all__}
+
+app = typer.Typer(
+    help="Declare a reduction once, prove it, look at the kernels printed from it.",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+Target = Annotated[
+    str, typer.Argument(help="a shipped name, or FILE.py:NAME", metavar="NAME|FILE.py:NAME")
+]
+
+
+# ---- commands --------------------------------------------------------------------------------------
+
+
+@app.command()
+def prove(
+    target: Target,
+    long: Annotated[bool, typer.Option("--long", help="every law, and how it was decided")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="what is not proved fails too")] = False,
+) -> None:
+    """The certificate of a declaration. Exit code 1 when a law is refuted."""
+    certificate = api.prove(declaration(target))
+    say(painted(certificate.explain() if long else str(certificate), STATUS_COLOURS))
+    if certificate.refuted:
+        try:
+            certificate.raise_if_refuted()
+        except FusedReduceError as refusal:
+            say(f"\n{refusal}")
+        raise typer.Exit(1)
+    for law in certificate.open:
+        warn(f"{law.title} is {law.status}: {law.how or law.statement}")
+    if strict and not certificate.proved:
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(
+    target: Target,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help="4096x1024, or weight=1024; once a tensor", metavar="SHAPE"),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="of the floating tensors")] = "float32",
+    strategy: Annotated[
+        Literal["block", "loop"] | None, typer.Option(help="instead of the planned one")
+    ] = None,
+    ir: Annotated[bool, typer.Option("--ir", help="the normal form")] = False,
+    proof: Annotated[bool, typer.Option("--proof", help="the certificates")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="plan, traffic and stages")] = False,
+) -> None:
+    """The printed Triton kernel of a declaration or a fused function, for tensors of some shapes."""
+    found = load(target)
+    shapes = [parsed_shape(text) for text in shape or ()]
+    if isinstance(found, api.Fused):
+        task, values = fused_task(found, shapes, parsed_dtype(dtype))
+    else:
+        task, values = reduce_task(require(found, target), shapes, parsed_dtype(dtype))
+    with warnings.catch_warnings(record=True) as told:
+        printed = pipeline.print_task(task, values, trust=False, strategy=strategy)
+    for warning in told:
+        warn(str(warning.message))
+    program = printed.traced.program
+    views: dict[str, Callable[[], str]] = {
+        "ir": lambda: normal_form(program),
+        "proof": lambda: painted(proof_text(found, printed), STATUS_COLOURS),
+        "plan": lambda: pipeline.describe(printed),
+    }
+    chosen = [views[n] for n, wanted in {"ir": ir, "proof": proof, "plan": plan}.items() if wanted]
+    say("\n\n".join(view() for view in chosen) or highlighted(printed.kernel.source))
+
+
+@app.command("list")
+def list_() -> None:
+    """The shipped declarations: name, form, state, formula."""
+    width = max(map(len, SHIPPED))
+    for name, R in SHIPPED.items():
+        fields = ", ".join(f.name for f in R.record.fields)
+        formula = (R.__doc__ or "").partition("\n")[0]
+        say(f"{bold(f'{name:<{width}}')}  {R.record.form:<9}  {fields}\n{'':<{width}}  {formula}")
+
+
+@app.command()
+def derive(
+    term: Annotated[str, typer.Argument(help='such as "exp(x - m)"')],
+    reference: Annotated[str, typer.Option(help="the name that moves")],
+    companion: Annotated[
+        list[str] | None, typer.Option(help='another sum at hand: "s=exp(x - m)"')
+    ] = None,
+) -> None:
+    """How a sum of the term moves with its reference. Exit code 1 when it cannot be told."""
+    given = [text.partition("=") for text in companion or ()]
+    others = {name.strip(): term_function(text) for name, _, text in given}
+    found = api.derive(term_function(term), reference=reference, companions=others)
+    say(str(found))
+    if not found:
+        raise typer.Exit(1)
+
+
+def say(text: str) -> None:
+    typer.echo(text.rstrip("\n"))
+
+
+def warn(text: str) -> None:
+    typer.echo(f"warning: {text}", err=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run a command line; an error of the library is told in its own words, with exit code 2."""
+    try:
+        app(arguments, prog_name=PROGRAM)
+    except FusedReduceError as error:
+        typer.echo(str(error), err=True)
+        sys.exit(2)
+    sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

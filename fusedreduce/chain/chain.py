@@ -1,0 +1,290 @@
+"""One tracing of a fused function: the inputs and stages met so far, then the normal form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+
+from fusedreduce import trace
+from fusedreduce.chain.axes import Atom, Axes, Shape
+from fusedreduce.chain.stage import TracedStage, result_dtypes
+from fusedreduce.chain.tensor import TracedTensor, normalized_dims
+from fusedreduce.declare.record import Record
+from fusedreduce.declare.reduction import Reduction
+from fusedreduce.errors import DtypeError, NotFusible, OperandError, ShapeError, message
+from fusedreduce.ir import expr as ir
+from fusedreduce.ir.expr import Expr
+from fusedreduce.program import Axis, Input, Output, Program, dtype_kind, stage_kinds
+from fusedreduce.trace import Names
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@dataclass
+class Chain:
+    """One tracing: the axes, the inputs and stages met so far."""
+
+    complete: Callable[[type[Reduction]], Record]
+    reductions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    axes: Axes = field(default_factory=Axes)
+    inputs: dict[str, tuple[TracedTensor, bool]] = field(default_factory=dict)
+    stages: list[TracedStage] = field(default_factory=list)
+
+    def input(self, name: str, tensor: torch.Tensor) -> TracedTensor:
+        dims = tuple((Atom(n),) for n in tensor.shape)
+        self.axes.register(dims)
+        meta = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        kind = dtype_kind(dtype_name(tensor.dtype))
+        if tensor.dtype.is_complex or "float8" in dtype_name(tensor.dtype):
+            raise DtypeError(
+                message(
+                    f"`{name}` is {dtype_name(tensor.dtype)}",
+                    expected="float16, bfloat16, float32, float64, an integer or bool",
+                    do=f"convert it: {name}.float()",
+                )
+            )
+        value = TracedTensor(self, ir.var(name), kind, dims, meta)
+        self.inputs[name] = (value, False)
+        return value
+
+    def number(self, name: str, value: float) -> TracedTensor:
+        made = TracedTensor(self, ir.var(name), "float", (), value)
+        self.inputs[name] = (made, True)
+        return made
+
+    def broadcast(self, shapes: Sequence[Shape]) -> Shape:
+        return self.axes.broadcast(shapes)
+
+    # -- reductions
+
+    def reduce(
+        self,
+        R: type[Reduction],
+        operands: Mapping[str, Any],
+        dim: Any,
+        keepdim: bool,
+        outputs: tuple[str, ...],
+        state: bool = False,
+    ) -> dict[str, TracedTensor]:
+        """Results by output name (and by slot, when the state is asked for)."""
+        record = self.complete(R)
+        values = {n: self.operand(n, v) for n, v in operands.items()}
+        first = next(iter(values.values()))
+        shape = self.broadcast([v.dims for v in values.values()])
+        if len(shape) > len(first.dims):
+            raise ShapeError(
+                message(
+                    "an operand has more dimensions than the first one",
+                    came=", ".join(f"{n} {tuple(v.meta.shape)}" for n, v in values.items()),
+                    expected="operands that broadcast against the first",
+                    where=trace.user_line(),
+                    do="a row operand needs a last dimension of size 1: target[:, None]",
+                )
+            )
+        dims = normalized_dims(dim, len(shape))
+        stage = self.stage(record, values, frozenset(outputs), state)
+        stage.shape, stage.dims = shape, dims
+        return self.results(stage, values, shape, dims, keepdim)
+
+    def operand(self, name: str, value: Any) -> TracedTensor:
+        if isinstance(value, TracedTensor):
+            return value
+        if isinstance(value, (bool, int, float)):
+            kind = trace.kind_of(value)
+            return TracedTensor(self, ir.const(value), kind, (), value)
+        raise OperandError(
+            message(
+                f"operand `{name}` is not a tensor of the fused function",
+                expected="an argument of the function, a value computed from one, or a number",
+                came=type(value).__name__,
+                where=trace.user_line(),
+                do="pass the tensor as an argument of the fused function",
+            )
+        )
+
+    def stage(
+        self,
+        record: Record,
+        values: Mapping[str, TracedTensor],
+        outputs: frozenset[str],
+        state: bool,
+    ) -> TracedStage:
+        operands = tuple((n, v.expr) for n, v in values.items())
+        for made in self.stages:
+            if made.record == record and made.operands == operands:
+                made.outputs |= outputs
+                made.state |= state
+                return made
+        level = 1 + max((self.level(v.expr) for v in values.values()), default=-1)
+        made = TracedStage(str(len(self.stages)), record, operands, level, set(outputs), state)
+        made.kinds = {n: v.kind for n, v in values.items()}
+        self.stages.append(made)
+        return made
+
+    def level(self, expr: Expr) -> int:
+        """The deepest stage an expression reads; -1 for none."""
+        read = [n.partition(".")[0] for n in ir.names(expr) if "." in n]
+        return max((self.stages[int(k)].level for k in read), default=-1)
+
+    def results(
+        self,
+        made: TracedStage,
+        values: Mapping[str, TracedTensor],
+        shape: Shape,
+        dims: tuple[int, ...],
+        keepdim: bool,
+    ) -> dict[str, TracedTensor]:
+        stage = made.finished(made.name)
+        left = tuple(
+            (() if k in dims else d) for k, d in enumerate(shape) if keepdim or k not in dims
+        )
+        size = tuple(prod(a.size for a in self.axes.leaves(d)) for d in left)
+        dtypes = result_dtypes(stage.record, values)
+        kinds = stage_kinds(stage)
+        answer = {}
+        for name, kind in kinds.items():
+            output = name.partition(".")[2]
+            meta = torch.empty(size, dtype=dtypes[output], device="meta")
+            answer[output] = TracedTensor(self, ir.var(name), kind, left, meta)
+        return answer
+
+    def state_dtype(self, exprs: Iterable[Expr]) -> str:
+        """float64 as soon as one input is, or one value is cast to it; else float32."""
+        inputs = [v.meta for v, number in self.inputs.values() if not number]
+        double = any(m.dtype == torch.float64 for m in inputs) or any(
+            n.op == "cast" and n.value == "float64" for n in ir.walk(*exprs)
+        )
+        return "float64" if double else "float32"
+
+    # -- the end
+
+    def program(self, name: str, outputs: Mapping[str, TracedTensor], names: Names) -> Program:
+        """The normal form, with the user's names for stages and axes named by their order."""
+        titles = self.titles(names)
+        table = {
+            f"{s.name}.{o}": ir.var(f"{titles[s.name]}.{o}")
+            for s in self.stages
+            for o in s.results()
+        }
+
+        def renamed(e: Expr) -> Expr:
+            return ir.substitute(e, table)
+
+        self.line_up()
+        axis_names, axes = self.named_axes(outputs)
+        inputs = tuple(
+            Input(
+                n,
+                self.dims_by_name(v.dims, axis_names),
+                "float32" if number else dtype_name(v.meta.dtype),
+                number,
+            )
+            for n, (v, number) in self.inputs.items()
+        )
+        stages = tuple(s.finished(titles[s.name], renamed) for s in self.stages)
+        made = tuple(
+            Output(
+                n, renamed(v.expr), self.dims_by_name(v.dims, axis_names), dtype_name(v.meta.dtype)
+            )
+            for n, v in outputs.items()
+        )
+        user_names = tuple((renamed(e), n) for e, n in names.of.items())
+        exprs = [o.expr for o in made] + [e for s in stages for _, e in s.operands]
+        return Program(name, axes, inputs, stages, made, self.state_dtype(exprs), user_names)
+
+    def titles(self, names: Names) -> dict[str, str]:
+        """The user's variable that holds a stage's result, else the declaration's name."""
+        found: dict[str, str] = {}
+        for local, value in names.locals.items():
+            values = value.values() if isinstance(value, dict) else (value,)
+            for v in values:
+                if isinstance(v, TracedTensor) and v.expr.op == "var" and "." in str(v.expr.value):
+                    found.setdefault(str(v.expr.value).partition(".")[0], local)
+        taken: set[str] = set(self.inputs)
+        answer = {}
+        for s in self.stages:
+            title = base = found.get(s.name, s.record.name.rpartition(".")[2].lower())
+            count = 2
+            while title in taken:
+                title, count = f"{base}_{count}", count + 1
+            taken.add(title)
+            answer[s.name] = title
+        return answer
+
+    def line_up(self) -> None:
+        """Every stage runs over the same reduced axes, and over rows of one make.
+
+        Stages that never met in an operation are laid beside each other when their sizes agree.
+        """
+        if not self.stages:
+            return
+        lead = max(self.stages, key=lambda s: len(s.outer(self.axes)))
+        for s in self.stages:
+            if set(s.reduced(self.axes)) != set(lead.reduced(self.axes)):
+                self.lay_beside("reduced", s, lead, s.reduced(self.axes), lead.reduced(self.axes))
+            if not set(s.outer(self.axes)) <= set(lead.outer(self.axes)):
+                self.lay_beside("outer", s, lead, s.outer(self.axes), lead.outer(self.axes))
+
+    def lay_beside(
+        self,
+        what: str,
+        s: TracedStage,
+        lead: TracedStage,
+        mine: tuple[Atom, ...],
+        theirs: tuple[Atom, ...],
+    ) -> None:
+        mine = tuple(a for a in mine if a.size != 1)
+        theirs = tuple(a for a in theirs if a.size != 1)
+        if prod(a.size for a in mine) == prod(a.size for a in theirs):
+            self.axes.join(theirs, mine)
+        elif mine or what == "reduced":
+            raise NotFusible(
+                message(
+                    f"two reductions have different {what} axes",
+                    expected=f"sizes {tuple(a.size for a in theirs)}, as {lead.line}",
+                    came=f"sizes {tuple(a.size for a in mine)}",
+                    where=s.line,
+                    do="fuse them apart, or keep the dimension (keepdim=True)",
+                )
+            )
+
+    def named_axes(
+        self, outputs: Mapping[str, TracedTensor]
+    ) -> tuple[dict[Atom, str], tuple[Axis, ...]]:
+        """Axes and their names; without a reduction the first output's last axis is reduced."""
+        if self.stages:
+            lead = max(self.stages, key=lambda s: len(s.outer(self.axes)))
+            reduced, outer = lead.reduced(self.axes), lead.outer(self.axes)
+        else:
+            dims = next(iter(outputs.values())).dims
+            reduced, outer = self.axes.leaves(dims[-1]) if dims else (), ()
+        every: dict[Atom, None] = dict.fromkeys(outer)
+        shapes = [v.dims for v in outputs.values()] + [v.dims for v, _ in self.inputs.values()]
+        for d in (d for dims in sorted(shapes, key=len, reverse=True) for d in dims):
+            every |= dict.fromkeys(self.axes.leaves(d))
+        foreign = [a for a in every if a not in (*outer, *reduced) and a.size != 1]
+        if foreign and self.stages:
+            raise NotFusible(
+                message(
+                    f"an axis of size {foreign[0].size} is not among those of the reduction",
+                    expected="inputs and outputs that broadcast against what is reduced",
+                    where=self.stages[0].line,
+                    do="fuse the reduction alone",
+                )
+            )
+        rows = [a for a in every if a not in reduced]
+        table = {a: f"r{k}" for k, a in enumerate(rows)} | {
+            a: f"c{k}" for k, a in enumerate(reduced)
+        }
+        axes = [Axis(table[a], a.size, False) for a in rows]
+        axes += [Axis(table[a], a.size, True) for a in reduced]
+        return table, tuple(axes)
+
+    def dims_by_name(self, dims: Shape, table: Mapping[Atom, str]) -> tuple[tuple[str, ...], ...]:
+        return tuple(tuple(table[a] for a in self.axes.leaves(d)) for d in dims)

@@ -1,0 +1,137 @@
+"""A tensor while a fused function is traced: an expression and the axes of each dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import torch
+
+from fusedreduce.chain.axes import Shape
+from fusedreduce.errors import ShapeError, message
+from fusedreduce.ir import expr as ir
+from fusedreduce.ir.expr import Expr
+from fusedreduce.trace import Call, Traced, refuse, user_line
+
+VIEWS: dict[str, Callable[..., Any]] = {}  # filled by `views`
+
+
+class TracedTensor(Traced):
+    """A tensor of a fused function: an expression, the axes of each dimension, a meta tensor."""
+
+    __slots__ = ("chain", "dims", "meta")
+    chain: Any
+    dims: Shape
+    meta: Any
+
+    def __init__(self, chain: Any, expr: Expr, kind: str, dims: Shape, meta: Any = None) -> None:
+        super().__init__(expr, kind)
+        self.chain = chain
+        self.dims = dims
+        self.meta = meta
+
+    def build(self, op: str, args: Sequence[Any], kind: str) -> Any:
+        exprs = tuple(a.expr if isinstance(a, Traced) else a for a in args)
+        dims = self.chain.broadcast([a.dims for a in args if isinstance(a, TracedTensor)])
+        return TracedTensor(self.chain, ir.call(op, *exprs), kind, dims)
+
+    def convert(self, dtype: str, kind: str) -> Any:
+        return TracedTensor(self.chain, ir.cast(self.expr, dtype), kind, self.dims)
+
+    def settle(self, compute: Callable[[], Any], call: Call | None) -> Any:
+        meta = stand_in(call)
+        result = compute()
+        if isinstance(result, TracedTensor) and meta is not None and result.meta is None:
+            result.meta = meta
+        return result
+
+    def lookup(self, name: str) -> Callable[..., Any] | None:
+        return VIEWS.get(name) or self.chain.reductions.get(name)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("shape", "dtype", "ndim", "device") and self.meta is not None:
+            return getattr(self.meta, name)
+        if name in ("T", "mT"):
+            return VIEWS["transpose"](self, -2, -1)
+        return super().__getattr__(name)
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.meta.shape if dim is None else self.meta.shape[dim]
+
+    def dim(self) -> int:
+        return len(self.dims)
+
+    def numel(self) -> int:
+        return int(self.meta.numel())
+
+    def is_floating_point(self) -> bool:
+        return self.kind == "float"
+
+    def __len__(self) -> int:
+        return int(self.meta.shape[0])
+
+    def __getitem__(self, key: Any) -> Any:
+        return VIEWS["index"](self, key)
+
+    def reshaped(self, dims: Shape) -> TracedTensor:
+        shape = tuple(prod(a.size for a in self.chain.axes.leaves(d)) for d in dims)
+        meta = torch.empty(shape, dtype=self.meta.dtype, device="meta")
+        return TracedTensor(self.chain, self.expr, self.kind, dims, meta)
+
+
+class _NoMeta(Exception):
+    """An intermediate value has no meta tensor."""
+
+
+def _metas(value: Any) -> Any:
+    if isinstance(value, TracedTensor):
+        if value.meta is None:
+            raise _NoMeta
+        return value.meta
+    if isinstance(value, Traced):
+        raise _NoMeta
+    if isinstance(value, (tuple, list)):
+        return type(value)(_metas(v) for v in value)
+    if isinstance(value, dict):
+        return {k: _metas(v) for k, v in value.items()}
+    return value
+
+
+def stand_in(call: Call | None) -> Any:
+    """What torch itself would answer, on meta tensors: shape, dtype, or its error."""
+    if call is None:
+        return None
+    try:
+        args, kwargs = _metas(call.args), _metas(dict(call.kwargs))
+    except _NoMeta:
+        return None
+    try:
+        return call.function(*args, **kwargs)
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise ShapeError(
+            message(str(error).splitlines()[0], where=user_line(), do="check the shapes")
+        ) from None
+    except TypeError as error:
+        raise refuse(str(error).splitlines()[0]) from None
+
+
+def normalized_dims(dim: Any, rank: int) -> tuple[int, ...]:
+    """`dim` as sorted non-negative integers; None means all. Raises `ShapeError` as torch would."""
+    given = tuple(range(rank)) if dim is None else dim if isinstance(dim, (tuple, list)) else (dim,)
+    span = max(rank, 1)
+    dims = []
+    for d in given:
+        if not isinstance(d, int) or isinstance(d, bool) or not -span <= d < span:
+            raise ShapeError(
+                message(
+                    "dim is out of range",
+                    expected=f"integers from {-span} to {span - 1}",
+                    came=repr(dim),
+                    where=user_line(),
+                )
+            )
+        dims.append(d % span)
+    if len(set(dims)) < len(dims):
+        raise ShapeError(message("a dimension is named twice", came=repr(dim)))
+    return tuple(sorted(d for d in dims if d < rank))

@@ -1,0 +1,275 @@
+"""The corrected form printed: tile references, one correction a tile, tile sums."""
+
+from __future__ import annotations
+
+from fusedreduce.declare import edges
+from fusedreduce.declare.record import NO_POSITION, Field
+from fusedreduce.ir.expr import const, names, substitute
+from fusedreduce.kernels.spelling import literal
+from fusedreduce.kernels.stage import StagePrinter, tight
+
+UNITS = {"Sum": "0.0", "Prod": "1.0"}
+
+
+class CorrectedPrinter(StagePrinter):
+    """Prints a stage whose fields are corrected from one reference to another."""
+
+    # -- fields of the corrected form
+
+    def contribution(self, f: Field) -> str:
+        """The term of a field on this tile."""
+        assert f.term is not None
+        text = self.apply(f"term_{f.name}", f.term, self.term_place(f))
+        if f.type == "int" and f.kind in ("Sum", "Prod") and f.term.op != "const":
+            text = f"{tight(text)}.to(tl.int64)"
+        return text
+
+    def tile_of(self, f: Field) -> str:
+        """The field of one tile alone: its monoid's product over the tile."""
+        place = self.term_place(f)
+        if f.kind in ("Any", "All"):
+            unit = "0" if f.kind == "Any" else "1"
+            text = f"{tight(self.contribution(f))}.to(tl.int32)"
+            fold = "Max" if f.kind == "Any" else "Min"
+            return f"{self.reduced(fold, self.masked(text, unit, place))} != 0"
+        if f.kind in ("Max", "Min"):
+            text = self.masked(self.contribution(f), literal(f.identity), place)
+            return self.extreme(f, text)
+        return self.reduced(
+            f.kind,
+            self.masked(self.contribution(f), self.unit(f), place, self.present(f)),
+        )
+
+    def extreme(self, f: Field, text: str) -> str:
+        if self.propagates(f):
+            helper = f"{f.kind.lower()}_propagating"
+            self.body.functions.library[helper] = None
+            return f"tl.reduce({text}, {self.axis}, {helper})"
+        return self.reduced(f.kind, text)
+
+    def propagates(self, f: Field) -> bool:
+        """Must a NaN element make the extreme NaN by itself? Integers have none."""
+        return f.type == "float" and self.record.guarded(f"nan:{f.name}")
+
+    def unit(self, f: Field) -> str:
+        return literal(int(UNITS[f.kind][0])) if f.type == "int" else UNITS[f.kind]
+
+    def present(self, f: Field) -> str:
+        """Edge rule (a): the element counts for this field, as text; "" when it always does."""
+        if not self.record.guarded(f"present:{f.name}"):
+            return ""
+        tests = []
+        for reference in self.record.free_references(f.name):
+            assert reference.term is not None
+            text = self.apply(f"term_{reference.name}", reference.term, "element")
+            tests.append(f"({text} != {literal(reference.identity)})")
+        return " & ".join(tests)
+
+    def is_count(self, f: Field) -> bool:
+        """Every element contributes the same: the sum is N times it."""
+        return (
+            f.kind == "Sum"
+            and self.term_place(f) in ("scalar", "row")
+            and not f.reads
+            and not self.present(f)
+        )
+
+    def count(self, f: Field, elements: str) -> str:
+        number = f"tl.cast({elements}, {self.dtype(f.type)})"
+        assert f.term is not None
+        if f.term.op == "const" and f.term.value == 1:
+            return number
+        return f"{number} * {self.apply(f'term_{f.name}', f.term, 'row')}"
+
+    def first(self, f: Field) -> None:
+        """The first element of the row, read once: it never moves, nothing is corrected for it."""
+        assert f.term is not None
+        expr = substitute(f.term, {**self.first_operands, "j": const(0)})
+        name = self.claim(f.name)
+        self.row(name, self.body.text(expr, "row"))
+        self.value[f.name] = self.read[f.name] = name
+        self.old[f.name] = name
+
+    def readable(self, f: Field, value: str) -> str:
+        """Edge rule (b): the variable that terms read."""
+        if f.kind == "First" or not self.is_read(f):
+            return value
+        if not self.record.guarded(f"neutral:{f.name}") or f.identity is None:
+            return value
+        text = self.helper(f"neutral_{f.name}", edges.readable_expr(f), [value])
+        return self.row(self.claim(f"{f.name}_read"), text)
+
+    def is_read(self, f: Field) -> bool:
+        return any(f.name in g.reads for g in self.record.fields)
+
+    def formula(self, f: Field, suffix: str = "") -> str:
+        assert f.term is not None
+        return self.apply(f"reference_{f.name}", f.term, "row")
+
+    def argextreme(self, f: Field) -> tuple[str, str]:
+        """The value and the smallest position that attains it, on this tile."""
+        kind = f.kind.removeprefix("Arg")
+        helper = f"{kind.lower()}_propagating"
+        self.body.functions.library[helper] = None
+        assert f.term is not None
+        term = self.apply(f"term_{f.name}", f.term, self.term_place(f))
+        place = self.term_place(f)
+        masked = self.masked(term, literal(f.identity), place)
+        best = self.claim(f"{f.name}_best")
+        self.row(best, f"tl.reduce({masked}, {self.axis}, {helper})")
+        here = f"({term} == {self.body.at(best, 'row', 'element')})"
+        if f.type == "float":
+            here = f"({here} | ({term} != {term}))"
+        j = self.body.at(self.argument("j", "column"), "column", "element")
+        condition = here if self.body.plan.even and not self.body.plan.tiled else f"inside & {here}"
+        at = f"tl.min(tl.where({condition}, {j}, N), {self.axis}).to(tl.int64)"
+        return best, at
+
+    # -- the whole row in one block
+
+    def block(self) -> None:
+        for f in self.record.fields:
+            if f.kind == "First":
+                self.first(f)
+                continue
+            if f.kind in ("ArgMax", "ArgMin"):
+                self.value[f.position], at = self.argextreme(f)
+                self.value[f.name] = self.row(self.claim(f.name), at)
+                continue
+            text = (
+                self.formula(f)
+                if f.is_bound
+                else self.count(f, "N")
+                if self.is_count(f)
+                else self.tile_of(f)
+            )
+            name = self.claim(f.name)
+            self.row(name, text)
+            self.value[f.name] = name
+            if f.is_reference:
+                self.read[f.name] = self.readable(f, name)
+
+    # -- a tile at a time
+
+    def start(self) -> None:
+        """Before the loop: the identity of every field."""
+        for f in self.record.fields:
+            if f.kind == "First":
+                self.first(f)
+            elif f.kind in ("ArgMax", "ArgMin"):
+                self.value[f.position] = self.full(f.position, f.identity, f.type)
+                self.value[f.name] = self.full(f.name, NO_POSITION, "int")
+            else:
+                identity = 0.0 if f.identity is None else f.identity
+                self.value[f.name] = self.full(f.name, identity, f.type)
+
+    def step(self) -> None:
+        """Inside the loop: tile references, corrections, tile sums."""
+        kept = self.kept()
+        new: dict[str, str] = {}
+        for f in self.record.fields:
+            if f.kind == "First":
+                continue
+            if f.kind in ("ArgMax", "ArgMin"):
+                self.arg_step(f)
+                continue
+            text = self.stepped(f)
+            if f.name in kept:
+                new[f.name] = self.claim(f"{f.name}_new")
+                self.row(new[f.name], text)
+                self.old[f.name] = self.value[f.name]
+                self.value[f.name] = new[f.name]
+            else:
+                self.row(self.value[f.name], text)
+            if f.is_reference:
+                self.read[f.name] = self.readable(f, self.value[f.name])
+                self.old[f.name] = self.old_reference(f)
+        for name, current in new.items():
+            before = self._claimed[name]
+            self.row(before, current)
+            self.value[name] = before
+
+    def kept(self) -> set[str]:
+        """Fields whose old value is still needed after the new one is known."""
+        read = {
+            n.partition(".")[2]
+            for f in self.record.fields
+            if self.is_corrected(f) and f.correct is not None
+            for n in names(f.correct)
+            if n.startswith("old.")
+        }
+        return read | {f.name for f in self.record.fields if f.is_reference and f.kind != "First"}
+
+    def is_corrected(self, f: Field) -> bool:
+        """Does a reference of this field move inside a row? First never does."""
+        return any(r.kind != "First" for r in self.record.all_references(f.name))
+
+    def stepped(self, f: Field) -> str:
+        """The field after this tile."""
+        before = self.value[f.name]
+        if f.is_bound:
+            return self.formula(f)
+        if self.is_count(f):
+            return self.count(f, "tl.minimum(start + BLOCK, N)")
+        tile = self.tile_of(f)
+        if f.kind in ("Max", "Min"):
+            flag = ", propagate_nan=tl.PropagateNan.ALL" if self.propagates(f) else ""
+            return f"tl.{f.kind.lower()}imum({before}, {tile}{flag})"
+        if f.kind in ("Any", "All"):
+            return f"{before} {'|' if f.kind == 'Any' else '&'} ({tile})"
+        if f.kind == "Prod":
+            return f"{before} * {tile}"
+        return f"{self.corrected(f)} + {tile}"
+
+    def corrected(self, f: Field) -> str:
+        """The field moved from the old references to the new ones."""
+        if not self.is_corrected(f):
+            return self.value[f.name]
+        assert f.correct is not None
+        parameters = list(dict.fromkeys(names(f.correct)))
+        name = self.body.functions.define(
+            f"correct_{f.name}", [p.replace(".", "_") for p in parameters], f.correct, self.user
+        )
+        return f"{name}({', '.join(self.side(f, p) for p in parameters)})"
+
+    def side(self, f: Field, parameter: str) -> str:
+        """A parameter of a correction: the field, `old.x` or `new.x`."""
+        side, _, name = parameter.partition(".")
+        if not name:
+            return self.value[f.name]
+        return self.read[name] if side == "new" else self.old.get(name, self.value[name])
+
+    def old_reference(self, f: Field) -> str:
+        """Edge rule (c): the old reference as corrections read it."""
+        used = any(
+            f"old.{f.name}" in names(g.correct) for g in self.record.fields if g.correct is not None
+        )
+        before = self._claimed[f.name]
+        if not used:
+            return before
+        name = f"{f.name}_old"
+        if f.is_bound:
+            self.need_first()
+            return self.row(self.claim(name), f"tl.where(first, {self.read[f.name]}, {before})")
+        if not self.record.guarded(f"old:{f.name}"):
+            if self.record.guarded(f"neutral:{f.name}"):
+                text = self.helper(f"neutral_{f.name}", edges.readable_expr(f), [before])
+                return self.row(self.claim(name), text)
+            return before
+        expr = edges.readable_old_expr(f)
+        given = {f"old.{f.name}": before, f"new.{f.name}": self.read[f.name]}
+        text = self.helper(
+            f"old_or_new_{f.name}", expr, [given[n] for n in dict.fromkeys(names(expr))]
+        )
+        return self.row(self.claim(name), text)
+
+    def arg_step(self, f: Field) -> None:
+        best, at = self.argextreme(f)
+        sign = ">" if f.kind == "ArgMax" else "<"
+        value, position = self.value[f.position], self.value[f.name]
+        better = f"({best} {sign} {value}) | ({position} == {NO_POSITION})"
+        if f.type == "float":
+            better += f" | (({best} != {best}) & ({value} == {value}))"
+        name = self.row(self.claim(f"{f.name}_better"), better)
+        self.row(position, f"tl.where({name}, {at}, {position})")
+        self.row(value, f"tl.where({name}, {best}, {value})")

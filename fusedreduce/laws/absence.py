@@ -1,0 +1,120 @@
+"""Absence and boundedness: what terms and corrections do while a contribution or a reference runs off."""
+
+from __future__ import annotations
+
+from fusedreduce.declare.record import Field, Record
+from fusedreduce.ir.expr import Expr, call, const, names, substitute, var
+from fusedreduce.ir.show import show
+from fusedreduce.laws.cases import Case
+from fusedreduce.laws.certificate import Counterexample, Law, Status
+from fusedreduce.laws.complete import signs_of
+from fusedreduce.laws.decide import in_every_case
+from fusedreduce.laws.refute import digits, number_at
+from fusedreduce.laws.settle import Clock
+
+_AWAY = (1e1, 1e2, 1e3, 1e4)
+
+
+def absence(record: Record, f: Field, clock: Clock) -> Law:
+    """Given   a term f(x; r) whose reference has an infinite identity
+    Claim   as the element's contribution tends to that identity, f(x; r) tends to 0
+    Use     such an element (a masked score of -inf) is absent: its term is taken as 0.
+    """
+    assert f.term is not None
+    reference = record.free_references(f.name)[0]
+    assert reference.term is not None
+    identity = float(reference.identity or 0.0)
+    towards = "-inf" if identity < 0 else "inf"
+    statement = f"as {show(reference.term)} tends to {towards}, {show(f.term)} tends to 0"
+
+    def law(status: Status, how: str, example: Counterexample | None = None, advice: str = "") -> Law:
+        return Law("absence", f.name, status, statement, how, example, f.line, advice)
+
+    operand = _carrier(record, reference, identity)
+    if operand is None:
+        return law(Status.PROVED, f"no element of the domain brings {show(reference.term)} near {towards}")
+    moved = _replaced(f.term, reference, operand, identity)
+    if _vanishes(record, moved, clock):
+        return law(Status.PROVED, "every monomial of the term holds a decaying exponential")
+    values = [number_at(moved, {**_elsewhere(moved), "away": a}) for a in _AWAY]
+    sizes = [abs(v) for v in values]
+    if sizes[-1] < 1e-9 and sizes[-1] <= sizes[0]:
+        return law(Status.CHECKED, f"the term is {digits(values[-1])} at a distance of {_AWAY[-1]:g}")
+    other = {"Max": "Min", "Min": "Max"}.get(reference.kind, "First")
+    return law(
+        Status.REFUTED,
+        "followed along the way to the identity",
+        Counterexample(
+            (("distance from the reference", f"{_AWAY[2]:g}"),),
+            (show(f.term), digits(values[2])),
+            ("an absent element's term", "0"),
+        ),
+        f"take fr.{other} as the reference, or fr.First for a term that does not decay",
+    )
+
+
+def _carrier(record: Record, reference: Field, identity: float) -> str | None:
+    """An operand that alone can drive the contribution to the identity: it enters as + or - itself."""
+    assert reference.term is not None
+    term, domain = reference.term, dict(record.domain)
+    direction = -1 if identity < 0 else 1
+    for n in names(term):
+        if n not in (*record.operands, *record.payloads):
+            continue
+        slope = call("sub", substitute(term, {n: var(n) + 1.0}), term)
+        way = direction * _constant_sign(slope, record)
+        if way and (way > 0 or domain.get(n, "real") in ("real", "int")):
+            return n
+    return None
+
+
+def _constant_sign(slope: Expr, record: Record) -> int:
+    """The sign of a slope that does not depend on anything; 0 if it varies."""
+    at = [number_at(slope, {n: 0.3 + 0.7 * i for n in names(slope)}) for i in range(3)]
+    if any(abs(v - at[0]) > 1e-12 for v in at):
+        return 0
+    return 1 if at[0] > 0 else -1 if at[0] < 0 else 0
+
+
+def _replaced(term: Expr, reference: Field, operand: str, identity: float) -> Expr:
+    """The term with the element `away` beyond the reference: contribution = reference -+ away."""
+    assert reference.term is not None
+    slope = number_at(
+        call("sub", substitute(reference.term, {operand: const(1.0)}), substitute(reference.term, {operand: const(0.0)})),
+        dict.fromkeys(names(reference.term), 0.0),
+    )
+    step = var("away") if identity > 0 else -var("away")
+    rest = substitute(reference.term, {operand: const(0.0)})
+    value = (var(reference.name) + step - rest) / float(slope)
+    return substitute(term, {operand: value})
+
+
+def _elsewhere(e: Expr) -> dict[str, float]:
+    return {n: 0.5 + 0.25 * i for i, n in enumerate(names(e)) if n != "away"}
+
+
+def _vanishes(record: Record, moved: Expr, clock: Clock) -> bool:
+    """Every monomial holds exp(away) to a negative power, so the term tends to 0 as away grows."""
+    signs = signs_of(record, [n for n in names(moved) if n != "away"])
+
+    def ask(case: Case) -> str | None:
+        tower, v = case.tower, case.number(moved)
+        if len(v.den) != 1:
+            return "a sum in the denominator"
+        ((below, _),) = v.den.terms()
+        away = tower.symbols.index("away")
+        for m in v.num:
+            powers = [e - b for e, b in zip(m, below, strict=True)]
+            decay = 0
+            for i, k in enumerate(powers):
+                atom = tower.atoms.get(i)
+                if atom is None or not k or "away" not in tower.symbols_of([i]):
+                    continue
+                if atom.kind != "exp" or atom.unit != tower.of(tower.gens[away]):
+                    return "another function of the distance"
+                decay += k
+            if decay >= 0:
+                return "a monomial that does not decay"
+        return None
+
+    return in_every_case(ask, {**signs, "away": "+"}, deadline=clock.deadline()).proved

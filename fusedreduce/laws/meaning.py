@@ -1,0 +1,237 @@
+"""Meaning: streaming equals the two-pass value for every n, and both equal the stated definition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from fusedreduce import trace
+from fusedreduce.declare.record import Record
+from fusedreduce.errors import DeclarationError, message
+from fusedreduce.ir.expr import Expr, substitute, var
+from fusedreduce.laws import powers, states
+from fusedreduce.laws.certificate import Law, Status
+from fusedreduce.laws.decide import Verdict, equal
+from fusedreduce.laws.obligations import Obligation, Pairs, known_signs, moved
+from fusedreduce.laws.powers import Expansion
+from fusedreduce.laws.refute import Trial, search
+from fusedreduce.laws.separate import NotSeparable
+from fusedreduce.laws.settle import Clock, undecided
+from fusedreduce.vectors import Definition, Outputs, of_elements, population
+
+MOST_ELEMENTS = 3
+
+
+# ---- streaming = two-pass ------------------------------------------------------------------------------
+
+
+def meaning(record: Record) -> Obligation:
+    """Given   elements X and Y, the two-pass state phi of each
+    Claim   merge(phi(X), phi(Y)) = phi(X and Y), and lift(x) = phi(x)
+    Use     streaming, tiles, chunks, devices: any tree of merges gives the two-pass value, for every n.
+    """
+    trials = []
+    for left, right in (((1,), (2,)), ((1, 2), (3,)), ((1,), (2, 3))):
+        whole = (*left, *right)
+        merged = states.merge(record, states.fold(record, left), states.fold(record, right))
+        pairs = zip(
+            states.values(record, merged), states.values(record, states.direct(record, whole)),
+            strict=True,
+        )  # fmt: skip
+        trials.append(
+            Trial(
+                pairs=tuple(pairs),
+                domains=states.elements(record, len(whole)),
+                titles=states.labels(record),
+                shown=shown_elements(record, len(whole)),
+                sides=("{} by merging", "{} in two passes"),
+            )
+        )
+    return Obligation(
+        "meaning",
+        "",
+        "merging partial states gives the two-pass value: the sums at the final references",
+        tuple(trials),
+        line=record.line,
+    )
+
+
+def shown_elements(record: Record, count: int) -> tuple[tuple[str, Expr], ...]:
+    return tuple((n, var(n)) for n, _ in states.elements(record, count))
+
+
+def by_power_sums(record: Record, clock: Clock) -> Verdict:
+    """The claim of `meaning` in free symbols: power sums of both sides, and free references."""
+    try:
+        e = powers.expand(powers.terms_of(record), powers.rows_of(record), powers.operands_of(record))
+    except NotSeparable as error:
+        return Verdict("unsupported", why=str(error).replace("old.", ""))
+    sums = {side: e.symbols(side) for side in ("a", "b")}
+    sums["new"] = powers.joined(sums["a"], sums["b"])
+    phi = {side: powers.state_of(record, e, s, side) for side, s in sums.items()}
+    pairs: Pairs = tuple(
+        (
+            moved(f, phi["a"], phi["a"], phi["new"]) + moved(f, phi["b"], phi["b"], phi["new"]),
+            phi["new"][f.name],
+        )
+        for f in record.fields
+        if f.correct is not None
+    )
+    known = known_signs(record)
+    signs = {**e.known("a"), **e.known("b")}
+    for f in record.fields:
+        signs |= {f"{side}.{f.name}": known.get(f"old.{f.name}", "") for side in ("a", "b", "new")}
+    return equal(pairs, signs, deadline=clock.deadline())
+
+
+# ---- the stated definition -----------------------------------------------------------------------------
+
+
+def stated(record: Record) -> tuple[Definition | None, dict[int, Outputs]]:
+    """The definition for any number of elements (None: it needs to know how many), and for 1 to 3."""
+    fn = record.functions.definition
+    assert fn is not None
+    domain = dict(record.domain)
+    every = (*record.operands, *record.payloads)
+    wanted = trace.signature(fn, f"{record.name}.definition").parameters
+    strange = [n for n in wanted if n not in every]
+    if strange:
+        raise DeclarationError(
+            message(
+                f"definition takes `{strange[0]}`, which is no operand",
+                expected=f"operands: {', '.join(every)}",
+                where=trace.function_line(fn),
+            )
+        )
+    kinds = {n: {"int": "int", "index": "int", "bool": "bool"}.get(domain.get(n, ""), "float") for n in wanted}
+    small = {k: of_elements(fn, kinds, states.operand, k) for k in range(1, MOST_ELEMENTS + 1)}
+    try:
+        return population(fn, kinds), small
+    except DeclarationError:
+        return None, small
+
+
+def definition(record: Record, clock: Clock) -> Law:
+    """Given   the user's two-pass formula D on all elements
+    Claim   finish(merge of lifts of X) = D(X)
+    Use     the only law that says what a general form computes.
+    """
+    fn = record.functions.definition
+    assert fn is not None
+    o = Obligation(
+        "definition", "", "the finish of any merge is what `definition` says", (), line=trace.function_line(fn)
+    )
+    try:
+        whole, small = stated(record)
+        trials = [_on_elements(record, k, outputs) for k, outputs in small.items()]
+    except DeclarationError as error:
+        return Law(o.law, "", Status.UNKNOWN, o.statement, str(error).replace("\n", ";"), line=o.line)
+    found = search(trials, count=24)
+    if found.example is not None:
+        how = f"counterexample in trial {found.tried}"
+        return Law(o.law, "", Status.REFUTED, o.statement, how, found.example, o.line)
+    verdict = Verdict("open", why="it is written for a known number of elements")
+    if whole is not None:
+        verdict = for_every_n(record, whole, clock)
+        if verdict.proved:
+            clock.assumed |= dict.fromkeys(verdict.assumed)
+            how = f"exact for every n, by power sums; {found.tried} trials agree"
+            return Law(o.law, "", Status.PROVED, o.statement, how, line=o.line)
+    return _up_to(record, small, o, found.tried, verdict, clock)
+
+
+def _on_elements(record: Record, count: int, outputs: Outputs) -> Trial:
+    finished = states.finish(record, states.fold(record, range(1, count + 1)))
+    pairs = [(finished[n], e) for n, e in outputs if n in finished]
+    if not pairs:
+        raise DeclarationError(
+            message(
+                "definition and finish have no output in common",
+                expected=", ".join(map(repr, finished)),
+                came=", ".join(repr(n) for n, _ in outputs),
+            )
+        )
+    return Trial(
+        pairs=tuple(pairs),
+        domains=states.elements(record, count),
+        titles=tuple(n or "the result" for n, _ in outputs if n in finished),
+        shown=shown_elements(record, count),
+        sides=("{} by merging", "{} by definition"),
+    )
+
+
+def _up_to(
+    record: Record, small: Mapping[int, Outputs], o: Obligation, tried: int, verdict: Verdict, clock: Clock
+) -> Law:
+    """The last resort: exact on one to three elements, which is no proof."""
+    signs = known_signs(record) if record.form == "corrected" else states.operand_signs(record, 5)
+    done = 0
+    for k, outputs in small.items():
+        if not equal(_on_elements(record, k, outputs).pairs, signs, deadline=clock.deadline()).proved:
+            break
+        done = k
+    law = undecided(o, tried, verdict)
+    if not done:
+        return law
+    exact = f"exact for up to {done} element{'s' * (done > 1)}; for every n not proved ({verdict.why})"
+    return replace(law, status=Status.CHECKED, how=exact)
+
+
+def for_every_n(record: Record, whole: Definition, clock: Clock) -> Verdict:
+    """finish of the two-pass state = definition, both over the same power sums."""
+    if record.form == "general":
+        from fusedreduce.laws.coordinates import definition_by_coordinates
+
+        return definition_by_coordinates(record, whole, clock)
+    row, totals, terms = totals_of(record, whole)
+    try:
+        e = powers.expand(
+            {**powers.terms_of(record), **terms}, [*powers.rows_of(record), *row], powers.operands_of(record)
+        )
+    except NotSeparable as error:
+        return Verdict("unsupported", why=str(error).replace("old.", ""))
+    sums = e.symbols("r")
+    state = powers.state_of(record, e, sums, "r")
+    known = known_signs(record)
+    signs = e.known("r") | {f"r.{f.name}": known.get(f"old.{f.name}", "") for f in record.fields}
+    pairs = tuple(_outputs(states.finish(record, state), whole, totals, state, e, sums))
+    return equal(pairs, signs, deadline=clock.deadline())
+
+
+def totals_of(record: Record, whole: Definition) -> tuple[list[str], dict[str, str], dict[str, Expr]]:
+    """Names of the row, totals that are a field of the state already, and the terms of the sums."""
+    fields = {(f.kind.lower(), f.term): f.name for f in record.fields}
+    same = {t.name: fields[t.kind, t.term] for t in whole.totals if (t.kind, t.term) in fields}
+    terms = {t.name: t.term for t in whole.totals if t.kind == "sum"}
+    return [t.name for t in whole.totals], same, terms
+
+
+def _outputs(
+    finished: Mapping[str, Expr],
+    whole: Definition,
+    same: Mapping[str, str],
+    state: Mapping[str, Expr],
+    e: Expansion,
+    sums: Mapping[int, Expr],
+) -> Sequence[tuple[Expr, Expr]]:
+    values = values_of_totals(whole, same, state, e, sums)
+    return [(finished[n], substitute(d, values)) for n, d in whole.outputs if n in finished]
+
+
+def values_of_totals(
+    whole: Definition,
+    same: Mapping[str, str],
+    state: Mapping[str, Expr],
+    e: Expansion,
+    sums: Mapping[int, Expr],
+) -> dict[str, Expr]:
+    """Every total over power sums; a maximum is the field that holds it, or a symbol of its own."""
+    values: dict[str, Expr] = {}
+    for t in whole.totals:
+        if t.kind == "sum":
+            values[t.name] = e.total(t.name, sums, values)
+        elif t.name in same:
+            values[t.name] = state[same[t.name]]
+        else:
+            values[t.name] = var(t.name)
+    return values

@@ -1,0 +1,54 @@
+"""One obligation settled: numbers first, then the exact decision, then an honest word."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fusedreduce.laws.certificate import Law, Status
+from fusedreduce.laws.decide import Verdict, equal, soon
+from fusedreduce.laws.obligations import Obligation
+from fusedreduce.laws.refute import search
+
+LAW_S = 5.0
+
+
+@dataclass
+class Clock:
+    """When to stop: the whole proof, and each law of it."""
+
+    end: float
+    law_s: float = LAW_S
+    assumed: dict[str, None] = field(default_factory=dict)
+
+    def deadline(self) -> float:
+        return min(self.end, soon(self.law_s))
+
+
+def settle(o: Obligation, clock: Clock) -> Law:
+    """Refuted by the first counterexample; else Proved; else Checked or Unknown, with the reason."""
+    found = search(o.trials)
+    if found.example is not None:
+        return _law(o, Status.REFUTED, f"counterexample in trial {found.tried}", found.example)
+    verdict = equal(o.pairs, o.signs, o.facts, deadline=clock.deadline()) if o.pairs else Verdict("open")
+    if verdict.proved:
+        clock.assumed |= dict.fromkeys(verdict.assumed)
+        cases = "" if verdict.cases == 1 else f", {verdict.cases} cases"
+        return _law(o, Status.PROVED, f"exact{cases}; {found.tried} trials agree")
+    return undecided(o, found.tried, verdict)
+
+
+def undecided(o: Obligation, tried: int, verdict: Verdict) -> Law:
+    why = f"{verdict.status}: {verdict.why}" if verdict.why else verdict.status
+    if tried:
+        return _law(o, Status.CHECKED, f"{tried} trials at 40 digits agree; not proved ({why})")
+    return _law(o, Status.UNKNOWN, f"no trial had a value; not proved ({why})")
+
+
+def _law(o: Obligation, status: Status, how: str, example: object = None) -> Law:
+    return Law(
+        o.law, o.field, status, o.statement, how, example, o.line  # type: ignore[arg-type]
+    )
+
+
+Laws = Mapping[tuple[str, str], Law]
