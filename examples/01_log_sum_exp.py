@@ -1,7 +1,36 @@
-"""From a declaration to a kernel: log sum_j exp(x_j), which overflows when it is written down naively.
+"""From a declaration to a kernel: log sum_j exp(x_j), which overflows when written naively.
 
 Prints:
 
+    LogSumExp: proved over the reals, checked at the floating-point edges
+      Proved    identity, associativity, faithfulness (s), additivity (s), unit (s), composition
+                (s), absence (s), meaning
+      facts     commutative, bounded, gauge-free: the result
+      guards    neutral:m, old:m
+      hash      33380a
+
+    naive     tensor([inf, -inf])
+    declared  tensor([1000.8620, -999.5924])
+    torch     tensor([1000.8620, -999.5924])
+
+    @triton.jit
+    def log_softmax(x_ptr, y_ptr, N, x_row_stride, y_row_stride, BLOCK: tl.constexpr):
+        row = tl.program_id(0).to(tl.int64)
+        column = tl.arange(0, BLOCK)  # (BLOCK,)
+        m = tl.full((), float("-inf"), tl.float32)  # ()
+        s = tl.full((), 0.0, tl.float32)  # ()
+        for start in range(0, N, BLOCK):
+            x = tl.load(x_ptr + row * x_row_stride + start + column)  # (BLOCK,)
+            m_new = tl.maximum(m, tl.max(x, 0))  # ()
+            m_read = neutral_m(m_new)  # ()
+            m_old = old_or_new_m(m, m_read)  # ()
+            s = correct_s(s, m_old, m_read) + tl.sum(term_s(x, m_read), 0)  # ()
+            m = m_new  # ()
+        logsumexp = finish(m, s)  # ()
+        for start in range(0, N, BLOCK):
+            x = tl.load(x_ptr + row * x_row_stride + start + column)  # (BLOCK,)
+            y = x - logsumexp  # (BLOCK,)
+            tl.store(y_ptr + row * y_row_stride + start + column, y)
 """
 
 import torch

@@ -6,6 +6,16 @@ So any error in the table was made by the formula. Three declarations and torch,
 
 Prints:
 
+    SumOfSquares  proved: True
+    Welford       proved: True
+    Moments       proved: True
+
+    variance 36.201732; relative errors
+    pixels                     SumOfSquares   Welford   Moments torch.var
+    as they are                       1e-07     1e-07     6e-09     6e-09
+    on a sensor's black level         2e-03     1e-07     6e-09     6e-09
+    as hours since 1970               5e+02     2e-05     1e-07     2e-06
+    beside an identifier              7e+05     7e-02     6e-09     2e-02
 """
 
 import torch

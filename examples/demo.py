@@ -1,4 +1,4 @@
-"""The 1,797 handwritten digits of scikit-learn, through reductions that are declared, proved, fused.
+"""The 1,797 handwritten digits of scikit-learn, through reductions that are declared and proved.
 
 Statistics of the real pixels, and the softmax entropy of the scores of a linear model fitted to
 them: each in one pass, each held against the plain two-pass formula in float64. Then the printed
@@ -95,7 +95,7 @@ def heading(text):
     print(f"\n== {text}\n")
 
 
-# ---- the plain formulas ----------------------------------------------------------------------------
+# ---- the plain formulas ------------------------------------------------------------------------
 
 
 def pixel_truth(x, dim):
@@ -134,11 +134,11 @@ def compare(what, found, truth):
             assert difference <= allowed, (title, difference, allowed)
 
 
-# ---- the kernel ------------------------------------------------------------------------------------
+# ---- the kernel --------------------------------------------------------------------------------
 
 
 def run_kernel(scores, entropy):
-    """On a GPU as it is; elsewhere in Triton's interpreter, which must be chosen before Triton loads."""
+    """On a GPU; elsewhere in Triton's interpreter, which is chosen before Triton loads."""
     if torch.cuda.is_available():
         found = fr.reduce(Entropy, scores.cuda(), impl="triton").cpu()
         print(f"on {torch.cuda.get_device_name()}: ", end="")
@@ -166,7 +166,7 @@ def report(found, expected):
     assert difference < 1e-5
 
 
-# ---- the picture -----------------------------------------------------------------------------------
+# ---- the picture -------------------------------------------------------------------------------
 
 INK, RIGHT, WRONG = "#222222", "#4477aa", "#cc3311"
 

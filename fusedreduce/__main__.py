@@ -1,23 +1,19 @@
-"""The command line, `python -m fusedreduce`: prove a declaration, show its kernel, list what is shipped."""
+"""The command line, `python -m fusedreduce`: prove, show, list, derive."""
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Literal, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, Literal, NoReturn
 
-import torch
 import typer
 
-from fusedreduce import api, pipeline, reductions
-from fusedreduce.declare import Reduction
+from fusedreduce import api, pipeline
+from fusedreduce.command.stand_ins import fused_task, parsed_dtype, parsed_shape, reduce_task
+from fusedreduce.command.targets import PROGRAM, SHIPPED, declaration, load, require, term_function
+from fusedreduce.command.text import BOLD, highlighted, normal_form, statuses, styled
 from fusedreduce.errors import FusedReduceError
-
-PROGRAM = "python -m fusedreduce"
-PAYLOAD_SIZE = 64  # D of a payload for which no shape is given
-INTEGER_DOMAINS = {"int": torch.int64, "index": torch.int64, "bool": torch.bool}
-SHIPPED: Mapping[str, type[Reduction]] = {n: getattr(reductions, n) for n in reductions.__all__}
 
 app = typer.Typer(
     help="Declare a reduction once, prove it, look at the kernels printed from it.",
@@ -31,9 +27,6 @@ Target = Annotated[
 ]
 
 
-# ---- commands --------------------------------------------------------------------------------------
-
-
 @app.command()
 def prove(
     target: Target,
@@ -42,7 +35,7 @@ def prove(
 ) -> None:
     """The certificate of a declaration. Exit code 1 when a law is refuted."""
     certificate = api.prove(declaration(target))
-    say(painted(certificate.explain() if long else str(certificate), STATUS_COLOURS))
+    say(statuses(certificate.explain() if long else str(certificate)))
     if certificate.refuted:
         try:
             certificate.raise_if_refuted()
@@ -70,7 +63,7 @@ def show(
     proof: Annotated[bool, typer.Option("--proof", help="the certificates")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="plan, traffic and stages")] = False,
 ) -> None:
-    """The printed Triton kernel of a declaration or a fused function, for tensors of some shapes."""
+    """The printed Triton kernel of a declaration or a fused function."""
     found = load(target)
     shapes = [parsed_shape(text) for text in shape or ()]
     if isinstance(found, api.Fused):
@@ -84,7 +77,7 @@ def show(
     program = printed.traced.program
     views: dict[str, Callable[[], str]] = {
         "ir": lambda: normal_form(program),
-        "proof": lambda: painted(proof_text(found, printed), STATUS_COLOURS),
+        "proof": lambda: statuses(proof_text(found, printed)),
         "plan": lambda: pipeline.describe(printed),
     }
     chosen = [views[n] for n, wanted in {"ir": ir, "proof": proof, "plan": plan}.items() if wanted]
@@ -98,7 +91,8 @@ def list_() -> None:
     for name, R in SHIPPED.items():
         fields = ", ".join(f.name for f in R.record.fields)
         formula = (R.__doc__ or "").partition("\n")[0]
-        say(f"{bold(f'{name:<{width}}')}  {R.record.form:<9}  {fields}\n{'':<{width}}  {formula}")
+        say(f"{styled(name.ljust(width), BOLD)}  {R.record.form:<9}  {fields}")
+        say(f"{'':<{width}}  {formula}")
 
 
 @app.command()
@@ -116,6 +110,13 @@ def derive(
     say(str(found))
     if not found:
         raise typer.Exit(1)
+
+
+def proof_text(found: Any, printed: pipeline.Printed) -> str:
+    """The certificate of a declaration; of a fused function, a line for each that it uses."""
+    if isinstance(found, api.Fused):
+        return "\n".join(printed.traced.certificates)
+    return str(api.prove(found))
 
 
 def say(text: str) -> None:

@@ -66,13 +66,11 @@ def result_dtypes(record: Record, values: Mapping[str, TracedTensor]) -> dict[st
     state = torch.float64 if operand == torch.float64 else torch.float32
     fields = {f.name: f.result for f in record.fields}
     from_values = valued(record)
-    table: dict[str, torch.dtype] = {}
+    table = {slot.name: _dtype(slot.type, state) for slot in record.slots}
     for output, e in record.finish:
         kind = kind_of(e, fields)
         is_valued = bool(needed_fields(record, frozenset({output})) & from_values)
         table[output or "value"] = _dtype(kind, operand if is_valued else state)
-    for slot in record.slots:
-        table[slot.name] = _dtype(slot.type, state)
     return table
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias
 
 import torch
@@ -17,11 +17,11 @@ from fusedreduce.errors import OptionError, message
 DEFAULT = (4096, 1024)
 PAYLOAD_SIZE = 64  # D of a payload for which no shape is given
 INTEGER_DOMAINS = {"int": torch.int64, "index": torch.int64, "bool": torch.bool}
-Shape = tuple[str, tuple[int, ...]]  # the name it is for, or "", and the sizes
+Shape: TypeAlias = "tuple[str, tuple[int, ...]]"  # the name it is for, or "", and the sizes
 
 
 def parsed_shape(text: str) -> Shape:
-    """ "4096x1024" or "weight=1024"."""
+    """The shape in "4096x1024" or "weight=1024"."""
     name, _, sizes = text.rpartition("=")
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", sizes):
         raise OptionError(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import difflib
 import importlib.util
-import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,6 +17,8 @@ from fusedreduce.api import Fused
 from fusedreduce.declare import Reduction
 from fusedreduce.errors import DeclarationError, OptionError, message
 
+PROGRAM = "python -m fusedreduce"
+MOST_CHOICES = 20  # more names than these are not listed in a message
 SHIPPED: Mapping[str, type[Reduction]] = {n: getattr(reductions, n) for n in reductions.__all__}
 
 
@@ -36,7 +37,7 @@ def require(found: Any, target: str) -> type[Reduction]:
         message(
             f"{target} is not a declaration",
             expected="a subclass of fr.Reduction",
-            came=f"a {type(found).__name__}",
+            came=type(found).__name__,
             do=advice,
         )
     )
@@ -63,10 +64,11 @@ def named(name: str, where: Mapping[str, Any], near: Sequence[str], place: str) 
         return where[name]
     folded = {folded_name(n): n for n in near}
     close = difflib.get_close_matches(folded_name(name), folded, n=2, cutoff=0.5)
+    choices = ", ".join(near) if len(near) <= MOST_CHOICES else ""
     raise OptionError(
         message(
             f"{place} has no {name!r}",
-            expected=", ".join(near) or "a subclass of fr.Reduction in the file",
+            expected=choices,
             do=f"did you mean {' or '.join(folded[n] for n in close)}?" if close else "",
         )
     )
@@ -88,9 +90,9 @@ def declared_names(module: Any) -> list[str]:
 
 
 def imported(path: Path) -> Any:
-    """The module in a file, run once; its neighbours can be imported as when it runs as a script."""
-    if not path.is_file():
-        raise OptionError(message(f"{path} is not a file", expected="the path of a Python file"))
+    """The module in a file, run once; it may import its neighbours, as a script may."""
+    if not path.is_file() or path.suffix != ".py":
+        raise OptionError(message(f"{path} is not a Python file", expected="FILE.py:NAME"))
     name = f"declared_in_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -106,14 +108,12 @@ def term_function(text: str) -> Callable[..., Any]:
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except SyntaxError as error:
-        raise OptionError(message(f"{text!r} is not an expression", came=str(error))) from None
-    called = {n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and is_name(n.func)}
-    every = re.findall(r"(?<![\w.])[A-Za-z_]\w*", text)
-    free = dict.fromkeys(n for n in every if n not in called and n != "torch")
-    functions = {n: named(n, vars(torch), dir(torch), "torch") for n in called}
-    made = eval(f"lambda {', '.join(free)}: {text}", {"torch": torch, **functions})
+        raise OptionError(message(f"{text!r} is not an expression", came=error.msg)) from None
+    nodes = [*ast.walk(tree)]
+    functions = [n.func for n in nodes if isinstance(n, ast.Call)]
+    called = {f.id for f in functions if isinstance(f, ast.Name)}
+    names = sorted((n.col_offset, n.id) for n in nodes if isinstance(n, ast.Name))
+    free = dict.fromkeys(n for _, n in names if n not in called and n != "torch")
+    found = {n: named(n, vars(torch), dir(torch), "torch") for n in called}
+    made = eval(f"lambda {', '.join(free)}: {text}", {"torch": torch, **found})
     return made  # type: ignore[no-any-return]
-
-
-def is_name(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name)

@@ -8,28 +8,21 @@ import os
 import re
 import sys
 import tokenize
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from fusedreduce.ir.show import listing
 from fusedreduce.program import Program, Stage
 
+GREEN, RED, YELLOW, CYAN, MAGENTA, GREY, BOLD = 32, 31, 33, 36, 35, 90, 1
 STATUS_COLOURS = {
-    r"\b(Proved|proved)\b": "green",
-    r"\b(Refuted|refuted)\b": "red",
-    r"\b(Unknown|Checked|not proved)\b": "yellow",
+    r"\b(Proved|proved)\b": GREEN,
+    r"\b(Refuted|refuted)\b": RED,
+    r"\b(Unknown|Checked)\b": YELLOW,
 }
-TOKEN_COLOURS = {
-    tokenize.COMMENT: "bright_black",
-    tokenize.STRING: "green",
-    tokenize.NUMBER: "cyan",
-}
+TOKEN_COLOURS = {tokenize.COMMENT: GREY, tokenize.STRING: GREEN, tokenize.NUMBER: CYAN}
 
 
-def proof_text(found: Any, printed: pipeline.Printed) -> str:
-    """The certificate of a declaration; of a fused function, a line for each that it uses."""
-    if isinstance(found, api.Fused):
-        return "\n".join(printed.traced.certificates)
-    return str(api.prove(found))
+# ---- the normal form ---------------------------------------------------------------------------
 
 
 def normal_form(program: Program) -> str:
@@ -76,34 +69,34 @@ def indented(text: str) -> str:
     return "\n".join(f"        {line}" for line in text.splitlines())
 
 
+# ---- colour ------------------------------------------------------------------------------------
+
+
 def coloured() -> bool:
     """A terminal that has not asked for plain text (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def bold(text: str) -> str:
-    return typer.style(text, bold=True) if coloured() else text
+def styled(text: str, code: int) -> str:
+    return f"\x1b[{code}m{text}\x1b[0m" if coloured() else text
 
 
-def painted(text: str, colours: Mapping[str, str]) -> str:
-    """Text with every match of a pattern in its colour."""
-    if coloured():
-        for pattern, colour in colours.items():
-            text = re.sub(pattern, lambda m, c=colour: typer.style(m[0], fg=c), text)
+def statuses(text: str) -> str:
+    """A certificate with its verdicts in colour."""
+    for pattern, colour in STATUS_COLOURS.items():
+        text = re.sub(pattern, lambda found, c=colour: styled(found[0], c), text)  # type: ignore[misc]
     return text
 
 
 def highlighted(source: str) -> str:
     """Python source with its comments, strings, numbers and keywords in colour."""
-    if not coloured():
-        return source
     lines = source.splitlines()
     for token in reversed([*tokenize.generate_tokens(io.StringIO(source).readline)]):
         colour = TOKEN_COLOURS.get(token.type)
         if token.type == tokenize.NAME and keyword.iskeyword(token.string):
-            colour = "magenta"
-        (row, start), (end_row, end) = token.start, token.end
-        if colour and row == end_row:
+            colour = MAGENTA
+        (row, start), (last_row, end) = token.start, token.end
+        if colour and row == last_row:
             line = lines[row - 1]
-            lines[row - 1] = line[:start] + typer.style(token.string, fg=colour) + line[end:]
+            lines[row - 1] = line[:start] + styled(token.string, colour) + line[end:]
     return "\n".join(lines)

@@ -230,7 +230,15 @@ class CorrectedPrinter(StagePrinter):
         name = self.body.functions.define(
             f"correct_{f.name}", [p.replace(".", "_") for p in parameters], f.correct, self.user
         )
-        return f"{name}({', '.join(self.side(f, p) for p in parameters)})"
+        moved = f"{name}({', '.join(self.side(f, p) for p in parameters)})"
+        for r in self.record.free_references(f.name) if self.has_unset(f) else ():
+            nothing = f"{self._claimed[r.name]} == {literal(r.identity)}"
+            moved = f"tl.where({nothing}, {self.unit(f)}, {moved})"
+        return moved
+
+    def has_unset(self, f: Field) -> bool:
+        """Edge rule (e): a bound reference such as t / s has no value before an element."""
+        return any(r.is_bound and r.identity is None for r in self.record.all_references(f.name))
 
     def side(self, f: Field, parameter: str) -> str:
         """A parameter of a correction: the field, `old.x` or `new.x`."""
@@ -249,6 +257,8 @@ class CorrectedPrinter(StagePrinter):
             return before
         name = f"{f.name}_old"
         if f.is_bound:
+            if self.record.free_references(f.name):  # `corrected` asks those
+                return before
             self.need_first()
             return self.row(self.claim(name), f"tl.where(first, {self.read[f.name]}, {before})")
         if not self.record.guarded(f"old:{f.name}"):

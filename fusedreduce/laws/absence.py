@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import operator
+from typing import Any
+
 from fusedreduce.declare.record import Field, Record
 from fusedreduce.ir.expr import Expr, call, const, names, substitute, var
 from fusedreduce.ir.show import show
@@ -11,35 +14,50 @@ from fusedreduce.laws.complete import signs_of
 from fusedreduce.laws.decide import in_every_case
 from fusedreduce.laws.refute import digits, number_at
 from fusedreduce.laws.settle import Clock
+from fusedreduce.laws.symbols import Tower
 
 _AWAY = (1e1, 1e2, 1e3, 1e4)
 
 
-def absence(record: Record, f: Field, clock: Clock) -> Law:
+def absences(record: Record, clock: Clock) -> list[Law]:
+    """Absence of every sum, for every reference with an infinite identity that it reads, even through others."""
+    return [
+        absence(record, f, r, clock)
+        for f in record.fields
+        if f.kind == "Sum" and f.reads
+        for r in record.free_references(f.name)
+    ]
+
+
+def absence(record: Record, f: Field, reference: Field, clock: Clock) -> Law:
     """Given   a term f(x; r) whose reference has an infinite identity
     Claim   as the element's contribution tends to that identity, f(x; r) tends to 0
     Use     such an element (a masked score of -inf) is absent: its term is taken as 0.
     """
-    assert f.term is not None
-    reference = record.free_references(f.name)[0]
-    assert reference.term is not None
+    assert f.term is not None and reference.term is not None
     identity = float(reference.identity or 0.0)
     towards = "-inf" if identity < 0 else "inf"
     statement = f"as {show(reference.term)} tends to {towards}, {show(f.term)} tends to 0"
 
-    def law(status: Status, how: str, example: Counterexample | None = None, advice: str = "") -> Law:
+    def law(
+        status: Status, how: str, example: Counterexample | None = None, advice: str = ""
+    ) -> Law:
         return Law("absence", f.name, status, statement, how, example, f.line, advice)
 
-    operand = _carrier(record, reference, identity)
+    operand = carrier(record, reference, identity)
     if operand is None:
-        return law(Status.PROVED, f"no element of the domain brings {show(reference.term)} near {towards}")
-    moved = _replaced(f.term, reference, operand, identity)
-    if _vanishes(record, moved, clock):
+        return law(
+            Status.PROVED, f"no element of the domain brings {show(reference.term)} near {towards}"
+        )
+    moved = moved_away(f.term, reference, operand, identity)
+    if decays(record, moved, clock):
         return law(Status.PROVED, "every monomial of the term holds a decaying exponential")
-    values = [number_at(moved, {**_elsewhere(moved), "away": a}) for a in _AWAY]
+    values = along(moved)
     sizes = [abs(v) for v in values]
     if sizes[-1] < 1e-9 and sizes[-1] <= sizes[0]:
-        return law(Status.CHECKED, f"the term is {digits(values[-1])} at a distance of {_AWAY[-1]:g}")
+        return law(
+            Status.CHECKED, f"the term is {digits(values[-1])} at a distance of {_AWAY[-1]:g}"
+        )
     other = {"Max": "Min", "Min": "Max"}.get(reference.kind, "First")
     return law(
         Status.REFUTED,
@@ -53,7 +71,7 @@ def absence(record: Record, f: Field, clock: Clock) -> Law:
     )
 
 
-def _carrier(record: Record, reference: Field, identity: float) -> str | None:
+def carrier(record: Record, reference: Field, identity: float) -> str | None:
     """An operand that alone can drive the contribution to the identity: it enters as + or - itself."""
     assert reference.term is not None
     term, domain = reference.term, dict(record.domain)
@@ -70,17 +88,21 @@ def _carrier(record: Record, reference: Field, identity: float) -> str | None:
 
 def _constant_sign(slope: Expr, record: Record) -> int:
     """The sign of a slope that does not depend on anything; 0 if it varies."""
-    at = [number_at(slope, {n: 0.3 + 0.7 * i for n in names(slope)}) for i in range(3)]
+    at = [number_at(slope, dict.fromkeys(names(slope), 0.3 + 0.7 * i)) for i in range(3)]
     if any(abs(v - at[0]) > 1e-12 for v in at):
         return 0
     return 1 if at[0] > 0 else -1 if at[0] < 0 else 0
 
 
-def _replaced(term: Expr, reference: Field, operand: str, identity: float) -> Expr:
+def moved_away(term: Expr, reference: Field, operand: str, identity: float) -> Expr:
     """The term with the element `away` beyond the reference: contribution = reference -+ away."""
     assert reference.term is not None
     slope = number_at(
-        call("sub", substitute(reference.term, {operand: const(1.0)}), substitute(reference.term, {operand: const(0.0)})),
+        call(
+            "sub",
+            substitute(reference.term, {operand: const(1.0)}),
+            substitute(reference.term, {operand: const(0.0)}),
+        ),
         dict.fromkeys(names(reference.term), 0.0),
     )
     step = var("away") if identity > 0 else -var("away")
@@ -93,28 +115,45 @@ def _elsewhere(e: Expr) -> dict[str, float]:
     return {n: 0.5 + 0.25 * i for i, n in enumerate(names(e)) if n != "away"}
 
 
-def _vanishes(record: Record, moved: Expr, clock: Clock) -> bool:
-    """Every monomial holds exp(away) to a negative power, so the term tends to 0 as away grows."""
-    signs = signs_of(record, [n for n in names(moved) if n != "away"])
+def along(moved: Expr) -> list[Any]:
+    """The values of an expression as `away` grows, everything else kept."""
+    return [number_at(moved, {**_elsewhere(moved), "away": a}) for a in _AWAY]
+
+
+def grows(moved: Expr) -> bool:
+    """Does the value run off with the distance?"""
+    near, *_, far = (abs(v) for v in along(moved))
+    return bool(far > 50 * (near + 1))
+
+
+def decays(record: Record, moved: Expr, clock: Clock, *, or_constant: bool = False) -> bool:
+    """Every monomial holds exp(away) to a negative power, so the value tends to 0 as away grows.
+
+    With `or_constant`, monomials without `away` are allowed: the value then stays bounded.
+    """
+    known = signs_of(record, (*record.operands, *record.payloads))
+    signs = {n: known.get(n, "") for n in names(moved)}
 
     def ask(case: Case) -> str | None:
         tower, v = case.tower, case.number(moved)
         if len(v.den) != 1:
             return "a sum in the denominator"
         ((below, _),) = v.den.terms()
-        away = tower.symbols.index("away")
+        away = tower.symbols.index("away") if "away" in tower.symbols else -1
         for m in v.num:
-            powers = [e - b for e, b in zip(m, below, strict=True)]
-            decay = 0
-            for i, k in enumerate(powers):
-                atom = tower.atoms.get(i)
-                if atom is None or not k or "away" not in tower.symbols_of([i]):
-                    continue
-                if atom.kind != "exp" or atom.unit != tower.of(tower.gens[away]):
-                    return "another function of the distance"
-                decay += k
-            if decay >= 0:
+            powers = {i: k for i, k in enumerate(map(operator.sub, m, below)) if k}
+            touched = {i for i in powers if i == away or "away" in tower.symbols_of([i])}
+            if or_constant and not touched:
+                continue
+            decay = [i for i in touched if _is_decay(tower, i, away)]
+            if not decay or touched - {*decay, away} or powers[decay[0]] >= 0:
                 return "a monomial that does not decay"
         return None
 
     return in_every_case(ask, {**signs, "away": "+"}, deadline=clock.deadline()).proved
+
+
+def _is_decay(tower: Tower, i: int, away: int) -> bool:
+    """Is a generator exp of the distance alone?"""
+    atom = tower.atoms.get(i)
+    return atom is not None and atom.kind == "exp" and atom.unit == tower.of(tower.gens[away])

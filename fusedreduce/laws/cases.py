@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from fusedreduce.ir.expr import Expr, call, const
 from fusedreduce.laws import linear
 from fusedreduce.laws.linear import Row
-from fusedreduce.laws.ratios import Poly, Ratio
 from fusedreduce.laws.rationals import exact
+from fusedreduce.laws.ratios import Poly, Ratio
 from fusedreduce.laws.reading import Infinite, Unsupported, Value, apply
 from fusedreduce.laws.symbols import Tower, Undefined
 
@@ -202,7 +202,7 @@ class Case:
         """Take a comparison to be true; False if that contradicts the case."""
         op, (a, b) = fact.op, fact.args
         if op == "ne":
-            raise Unsupported("ne as a fact")
+            return not self._equal_or_split(a, b)
         if op in _SWAPPED:
             op, a, b = _SWAPPED[op], b, a
         left, right = self.read(a), self.read(b)
@@ -220,6 +220,13 @@ class Case:
             self._eliminate(p)
         self._vanish()
         return True
+
+    def _equal_or_split(self, a: Expr, b: Expr) -> bool:
+        """a = b? If it is open, a > b and a < b are two cases."""
+        try:
+            return self.compare("eq", a, b)
+        except Open:
+            raise Open(call("gt", a, b), call("lt", a, b)) from None
 
     def _vanish(self) -> None:
         """Symbols known to be >= 0 that cannot be > 0 are 0."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as field_
 from enum import Enum
 
 from fusedreduce.errors import LawViolation, message
@@ -60,7 +61,7 @@ class Law:
     statement: str
     how: str = ""
     counterexample: Counterexample | None = None
-    line: str = field(default="", compare=False)
+    line: str = field_(default="", compare=False)
     advice: str = ""
 
     @property
@@ -85,7 +86,7 @@ class Facts:
     def lines(self) -> list[str]:
         yes_no = {True: "{}", False: "not {}", None: "{} unknown"}
         told = [yes_no[self.commutative].format("commutative")]
-        if self.gauge:
+        if self.bounded is not None:
             told.append(yes_no[self.bounded].format("bounded"))
         for kind, words in (("free", "gauge-free"), ("first order", "gauge-free to first order")):
             outputs = [name or "the result" for name, how in self.gauge if how == kind]
@@ -138,6 +139,15 @@ class Certificate:
         edges = "" if self.guards is None else ", checked at the floating-point edges"
         return f"proved over the reals{edges}"
 
+    @property
+    def summary(self) -> str:
+        """One line for the head of a printed kernel."""
+        names = ", ".join(
+            dict.fromkeys(law.name for law in self.laws if law.status is Status.PROVED)
+        )
+        lacking = "".join(f"; {law.title} {law.status}" for law in (*self.refuted, *self.open))
+        return f"{names}{lacking} (certificate {self.hash})"
+
     def __str__(self) -> str:
         lines = [f"{self.name}: {self.headline}"]
         for status in Status:
@@ -171,8 +181,11 @@ class Certificate:
 
 
 def refusal(certificate: Certificate) -> str:
-    """The message of a refused declaration: the law, both sides with numbers, the line, what to do."""
-    law, *others = certificate.refuted
+    """The message of a refused declaration: the law, both sides with numbers, the line, what to do.
+
+    Of several refuted laws the first that knows what to change is told in full.
+    """
+    law, *others = sorted(certificate.refuted, key=lambda law: not law.advice)
     example = law.counterexample
     came = "" if example is None else f"{example.left[0]} = {example.left[1]}"
     expected = "" if example is None else f"{example.right[0]} = {example.right[1]}"

@@ -33,7 +33,7 @@ from fusedreduce.laws.writing import total, write
 _STEP = "step"  # a symbol for the step by which x and r are moved together
 Sum: TypeAlias = "tuple[Expr, Separation]"
 
-_CHOICES = frozenset("maximum minimum abs sign where".split())
+_CHOICES = frozenset(["maximum", "minimum", "abs", "sign", "where"])
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from fusedreduce import trace
 from fusedreduce.declare.record import Field, Record
 from fusedreduce.errors import DeclarationError, message
-from fusedreduce.ir.expr import Expr, call, is_const, names, rename, var
+from fusedreduce.ir.expr import Expr, call, is_const, names, var
 from fusedreduce.ir.show import show, spell
 from fusedreduce.laws.closure import Answer, Problem, answer
 from fusedreduce.laws.decide import in_every_case, soon
@@ -37,8 +37,18 @@ def _completed(record: Record, f: Field) -> Field:
         return f
     found = answer(problem_of(record, f))
     if found.correction is None:
-        raise DeclarationError(refusal(record, f, found))
+        raise DeclarationError(refusal(record, f, found).text)
     return replace(f, correct=found.correction, derived=True)
+
+
+def gap(record: Record) -> tuple[Field, Answer] | None:
+    """The first sum for which no correction is stated and none follows."""
+    for f in record.fields:
+        if f.kind == "Sum" and f.reads and f.correct is None:
+            found = answer(problem_of(record, f))
+            if found.correction is None:
+                return f, found
+    return None
 
 
 def problem_of(record: Record, f: Field) -> Problem:
@@ -47,7 +57,10 @@ def problem_of(record: Record, f: Field) -> Problem:
     companions = tuple(
         (g.name, g.term)
         for g in record.fields
-        if g.kind == "Sum" and g.name != f.name and g.term is not None and set(g.reads) <= set(f.reads)
+        if g.kind == "Sum"
+        and g.name != f.name
+        and g.term is not None
+        and set(g.reads) <= set(f.reads)
     )
     return Problem(
         field=f.name,
@@ -110,30 +123,37 @@ def reference_facts(record: Record, references: Sequence[str]) -> tuple[Expr, ..
 # ---- refusals ------------------------------------------------------------------------------------------
 
 
-def refusal(record: Record, f: Field, found: Answer) -> str:
+@dataclass(frozen=True)
+class Refusal:
+    """Why a sum has no correction: the fact, the whole message, what to do."""
+
+    fact: str
+    text: str
+    do: str
+
+
+def refusal(record: Record, f: Field, found: Answer) -> Refusal:
     """Why `f` has no correction, and what to do about it."""
     assert f.term is not None
     references = " and ".join(f.reads)
     if found.missing:
-        lines = "; ".join(suggestions(record, f, found.missing))
         terms = ", ".join(show(t) for t in found.missing)
-        return message(
-            f"{record.name}: the correction of `{f.name}` needs a companion that is not there",
-            expected=f"a sum of {terms}: moving {references} turns {show(f.term)} into multiples of it",
-            came=f"the sums {', '.join(g.name for g in record.fields if g.kind == 'Sum')}",
-            where=f.line,
-            do=f"add  {lines}",
+        fact = f"the correction of `{f.name}` needs a companion that is not there"
+        expected = (
+            f"a sum of {terms}: moving {references} turns {show(f.term)} into multiples of it"
         )
-    kind = "has no incremental form" if found.certain else "has no correction that could be derived"
-    return message(
-        f"{record.name}: `{f.name}` {kind}: {found.reason}",
-        expected=f"a term that splits into functions of the element and functions of {references}",
-        came=show(f.term),
-        where=f.line,
-        do="write the term over x - r, x / r or products, or declare a general form with lift and merge"
-        if found.certain
-        else f"write it yourself: correct=lambda {f.name}, old, new: ...",
-    )
+        came = f"the sums {', '.join(g.name for g in record.fields if g.kind == 'Sum')}"
+        do = f"add  {'; '.join(suggestions(record, f, found.missing))}"
+    else:
+        kind = "incremental form" if found.certain else "correction that could be derived"
+        fact = f"`{f.name}` has no {kind}: {found.reason}"
+        expected = f"a term that splits into functions of the element and functions of {references}"
+        came = show(f.term)
+        do = f"write it yourself: correct=lambda {f.name}, old, new: ..."
+        if found.certain:
+            do = "write the term over x - r, x / r or products, or a general form with lift and merge"
+    text = message(f"{record.name}: {fact}", expected=expected, came=came, where=f.line, do=do)
+    return Refusal(fact, text, do)
 
 
 def suggestions(record: Record, f: Field, missing: Iterable[Expr]) -> list[str]:
@@ -163,29 +183,36 @@ def _free_name(field: str, term: Expr, taken: set[str]) -> str:
 
 @dataclass(frozen=True)
 class Derivation:
-    """What `derive` found: a correction, or the companions that are missing, or the reason for none."""
+    """What `derive` found: a correction, or the companions that are missing, or the reason for none.
 
-    term: Expr
-    references: tuple[str, ...]
-    correction: Expr | None
-    missing: tuple[Expr, ...]
+    correction  the correction as text, over the sum's name, old.* and new.*; "" if there is none
+    missing     terms whose sums it would need
+    reason      why no finite set of sums will do
+    """
+
+    field: str
+    term: str
+    correction: str
+    missing: tuple[str, ...]
     reason: str
+    expression: Expr | None = None
 
     def __bool__(self) -> bool:
-        return self.correction is not None
+        return self.expression is not None
 
     def __str__(self) -> str:
-        if self.correction is not None:
-            return f"sum of {show(self.term)}: {show(self.correction)}"
+        head = f"{self.field} = sum of {self.term}"
+        if self:
+            return f"{head}: correct = {self.correction}"
         if self.missing:
-            return f"sum of {show(self.term)}: needs the sum of {', '.join(map(show, self.missing))}"
-        return f"sum of {show(self.term)}: no incremental form: {self.reason}"
+            return f"{head}: needs the sum of {', '.join(self.missing)}"
+        return f"{head}: no incremental form: {self.reason}"
 
 
 def derive(
     term: Callable[..., Any],
     reference: str | Sequence[str] | None = None,
-    companions: Mapping[str, Callable[..., Any]] | None = None,
+    companions: Mapping[str, Callable[..., Any]] | Sequence[Callable[..., Any]] = (),
     parameters: Sequence[str] = (),
     domain: Mapping[str, str] | None = None,
 ) -> Derivation:
@@ -193,22 +220,27 @@ def derive(
 
     term        a function of operands and references, such as lambda x, m: torch.exp(x - m)
     reference   the name, or names, of its references; the last parameter if left out
-    companions  other sums that may be used: {"n": lambda x: 1.0}
+    companions  other sums that may be used: {"n": lambda x: 1.0}, or functions without names
     parameters  names of values that are equal for all elements
     domain      {"x": "positive"}, as in a declaration
 
     >>> import torch
-    >>> print(derive(lambda x, m: (x - m) * torch.exp(x - m), companions={"s": lambda x, m: torch.exp(x - m)}))
-    sum of (x - m) * exp(x - m): (c + old.s * (old.m - new.m)) * exp(old.m - new.m)
+    >>> print(derive(lambda x, m: torch.exp(x - m), reference="m").correction)
+    s * exp(old.m - new.m)
+    >>> print(derive(lambda x, m: (x - m) ** 2))
+    c = sum of (x - m) ** 2: needs the sum of 1.0, x - m
     """
     traced, order = _traced(term)
     chosen = (reference,) if isinstance(reference, str) else tuple(reference or order[-1:])
-    others = tuple((n, _traced(f)[0]) for n, f in (companions or {}).items())
+    if not isinstance(companions, Mapping):
+        companions = {f"c{i}": f for i, f in enumerate(companions, 1)}
+    others = tuple((n, _traced(f)[0]) for n, f in companions.items())
     known = dict(domain or {})
     every = dict.fromkeys([*order, *(v for _, t in others for v in names(t)), *chosen, *parameters])
+    field = "s" if traced.op == "exp" and "s" not in {*every, *companions} else "c"
     found = answer(
         Problem(
-            field="c",
+            field=field,
             term=traced,
             references=chosen,
             companions=others,
@@ -216,15 +248,12 @@ def derive(
             parameters=tuple(parameters),
         )
     )
-    return Derivation(traced, chosen, found.correction, found.missing, found.reason)
+    correction = "" if found.correction is None else show(found.correction)
+    missing = tuple(show(t) for t in found.missing)
+    return Derivation(field, show(traced), correction, missing, found.reason, found.correction)
 
 
 def _traced(fn: Callable[..., Any]) -> tuple[Expr, tuple[str, ...]]:
     parameters = trace.signature(fn, "the term").parameters
     value = trace.run(fn, {p: trace.scalar(p) for p in parameters})
     return trace.to_expr(value, "the term")[0], parameters
-
-
-def bare(e: Expr, references: Iterable[str], side: str) -> Expr:
-    """References renamed from bare names to those of a side."""
-    return rename(e, {r: f"{side}.{r}" for r in references})

@@ -14,14 +14,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from types import SimpleNamespace
+from typing import Any
 
 from fusedreduce.declare.record import Record
-from fusedreduce.ir.evaluate import compiled_all, dialect
+from fusedreduce.ir.evaluate import Dialect, compiled_all, dialect
 from fusedreduce.ir.expr import Expr, call, names, substitute, var
 from fusedreduce.laws import powers, states
 from fusedreduce.laws.decide import Verdict, equal
 from fusedreduce.laws.invariants import Invariants, invariants
-from fusedreduce.laws.refute import Trial, search
+from fusedreduce.laws.refute import Trial, search, value
 from fusedreduce.laws.separate import NotSeparable
 from fusedreduce.laws.settle import Clock
 from fusedreduce.laws.writing import number, product
@@ -85,9 +87,7 @@ def _extreme(record: Record, name: str) -> str:
     return ""
 
 
-def _candidates(
-    name: str, done: Sequence[Coordinate], known: Invariants
-) -> Iterator[Coordinate]:
+def _candidates(name: str, done: Sequence[Coordinate], known: Invariants) -> Iterator[Coordinate]:
     """The field itself; times a count; times a scale to a power; times exp of an extreme; its exp."""
     f = var(name)
     yield Coordinate(name, f, VALUE)
@@ -118,7 +118,10 @@ def _tried(record: Record, psi: Expr) -> bool:
 
 
 def _additive(record: Record, psi: Expr, known: Invariants, clock: Clock) -> bool:
-    """The exact claim, on all states with the invariants."""
+    """The exact claim, on all states with the invariants; and psi(identity) = 0 where it has a value."""
+    at_nothing = value(substitute(psi, states.identity(record)))
+    if at_nothing == at_nothing and at_nothing != 0:
+        return False
     a, b = (states.symbols(record, side) for side in "ab")
     merged = substitute(psi, states.merge(record, a, b))
     pair = merged, substitute(psi, a) + substitute(psi, b)
@@ -154,7 +157,11 @@ def _monomials(done: Sequence[Coordinate]) -> Iterator[Expr]:
     for powers_of in itertools.product(range(HIGHEST + 1), repeat=len(means)):
         if not 1 <= sum(powers_of) <= HIGHEST:
             continue
-        scaled = [m if k == 1 else call("pow", m, float(k)) for m, k in zip(means, powers_of, strict=True) if k]
+        scaled = [
+            m if k == 1 else call("pow", m, float(k))
+            for m, k in zip(means, powers_of, strict=True)
+            if k
+        ]
         for head in plain:
             yield product([head, *scaled])
 
@@ -174,7 +181,10 @@ def _fit(record: Record, name: str, monomials: Sequence[Expr]) -> list[Fraction]
     try:
         run = compiled_all(tuple(columns), order, _rationals())
         for _ in range(len(monomials) + 4):
-            values = [Fraction(source.randint(1 if d != "real" else -9, 9), source.randint(1, 4)) for d in domains]
+            values = [
+                Fraction(source.randint(1 if d != "real" else -9, 9), source.randint(1, 4))
+                for d in domains
+            ]
             first, *rest = (_residue(v) for v in run(*values))
             rows.append([*rest, -first % PRIME])
     except (TypeError, ValueError, ZeroDivisionError, AttributeError):
@@ -184,12 +194,14 @@ def _fit(record: Record, name: str, monomials: Sequence[Expr]) -> list[Fraction]
 
 
 @lru_cache(maxsize=1)
-def _rationals() -> object:
-    return dialect("mpmath", {"mp": None}, const=_fraction, value=lambda v: v)
+def _rationals() -> Dialect:
+    """Arithmetic on fractions; whatever needs more than that raises AttributeError."""
+    rational = SimpleNamespace(power=lambda a, b: a ** int(b) if b == int(b) else None)
+    return dialect("mpmath", {"mp": rational}, const=_fraction, value=lambda v: v)
 
 
-def _fraction(value: object) -> object:
-    return value if isinstance(value, bool) else Fraction(value)  # type: ignore[call-overload]
+def _fraction(value: Any) -> Any:
+    return value if isinstance(value, bool) else Fraction(value)
 
 
 def _residue(v: Fraction) -> int:
@@ -239,6 +251,8 @@ def definition_by_coordinates(record: Record, whole: Definition, clock: Clock) -
     found = coordinates(record, known, clock)
     if found is None:
         return Verdict("open", why="no additive coordinates of the state were found")
+    if known.or_identity:
+        clock.assumed["not every element lifts to the identity"] = None
     lifted = dict(zip((f.name for f in record.fields), record.lift, strict=True))
     terms = {f"psi.{c.field}": substitute(c.psi, lifted) for c in found if not c.extreme}
     totals = {t.name: t.term for t in whole.totals if t.kind == "sum"}

@@ -10,7 +10,7 @@ from fusedreduce.ir.expr import Expr, call, const, walk
 from fusedreduce.ir.show import show, spell
 from fusedreduce.laws import meaning as means
 from fusedreduce.laws import states
-from fusedreduce.laws.absence import absence
+from fusedreduce.laws.absence import absences
 from fusedreduce.laws.certificate import Law, Status
 from fusedreduce.laws.closure import answer
 from fusedreduce.laws.complete import problem_of
@@ -28,8 +28,7 @@ def laws_of_corrected(record: Record, clock: Clock) -> list[Law]:
     if meaning.status is Status.PROVED:
         own = [_on_reachable_states(record, law) for law in own]
     laws = [*_identities(record, clock), _associativity(record, meaning, clock), *own]
-    laws += [absence(record, f, clock) for f in record.fields if f.reads and record.free_references(f.name)]
-    laws.append(meaning)
+    laws += [*absences(record, clock), meaning]
     if record.functions.definition is not None:
         laws.append(means.definition(record, clock))
     return laws
@@ -50,8 +49,14 @@ def _meaning(record: Record, own: Sequence[Law], clock: Clock) -> Law:
         )  # fmt: skip
     needed = [law for law in own if law.name in ("faithfulness", "additivity")]
     if all(law.status is Status.PROVED for law in needed):
-        how = "faithful on one element and additive, so for every n" if needed else "sums and extremes only"
-        return Law(o.law, "", Status.PROVED, o.statement, f"{how}; {found.tried} trials agree", line=o.line)
+        how = (
+            "faithful on one element and additive, so for every n"
+            if needed
+            else "sums and extremes only"
+        )
+        return Law(
+            o.law, "", Status.PROVED, o.statement, f"{how}; {found.tried} trials agree", line=o.line
+        )
     verdict = means.by_power_sums(record, clock)
     if verdict.proved:
         clock.assumed |= dict.fromkeys(verdict.assumed)
@@ -169,7 +174,10 @@ def _ordered(record: Record, f: Field, clock: Clock) -> Law:
         clock,
     )
     usual = "-inf" if f.kind == "Max" else "inf"
-    return replace(law, advice=f'leave `identity` out ({usual}), or state the domain: domain = {{"x": "positive"}}')
+    return replace(
+        law,
+        advice=f'leave `identity` out ({usual}), or state the domain: domain = {{"x": "positive"}}',
+    )
 
 
 # ---- what to change ------------------------------------------------------------------------------------

@@ -1,11 +1,146 @@
-"""Facts: what selects a lowering and refuses nothing: bounded, gauge."""
+"""Facts select a lowering and refuse nothing: is it bounded, which outputs are gauge.
+
+gauge     an output is gauge when it is the same at every reference the sums may be kept at; to first
+          order when only its slope along a bound reference is 0 at the reference's own value
+bounded   terms and corrections stay bounded while a Max (Min) only grows (falls)
+"""
 
 from __future__ import annotations
 
-from fusedreduce.declare.record import Record
+from collections.abc import Mapping
+
+from fusedreduce.declare.record import Field, Record
+from fusedreduce.ir.differentiate import derivative
+from fusedreduce.ir.expr import Expr, const, names, substitute, var
+from fusedreduce.laws import powers, states
+from fusedreduce.laws.absence import carrier, decays, grows, moved_away
 from fusedreduce.laws.certificate import Facts
+from fusedreduce.laws.decide import equal
+from fusedreduce.laws.obligations import drawn, known_signs, reached, terms
+from fusedreduce.laws.powers import Expansion
+from fusedreduce.laws.refute import Trial, search
+from fusedreduce.laws.separate import NotSeparable, in_tower
 from fusedreduce.laws.settle import Clock
 
 
 def facts_of(record: Record, commutative: bool | None, clock: Clock) -> Facts:
-    return Facts(commutative=commutative)
+    """Every fact; None or "unknown" where nothing was found."""
+    if record.form == "general":
+        return Facts(commutative)
+    return Facts(commutative, _bounded(record, clock), _gauge(record, clock))
+
+
+# ---- gauge -----------------------------------------------------------------------------------------------
+
+
+def _gauge(record: Record, clock: Clock) -> tuple[tuple[str, str], ...]:
+    """ "free", "first order", "no" or "unknown" for every output; () without references."""
+    if not record.references:
+        return ()
+    try:
+        e = powers.expand(
+            powers.terms_of(record), powers.rows_of(record), powers.operands_of(record)
+        )
+    except NotSeparable:
+        return tuple((name, "unknown") for name in record.outputs)
+    return tuple((name, _gauge_of(record, name, e, clock)) for name in record.outputs)
+
+
+def _gauge_of(record: Record, name: str, e: Expansion, clock: Clock) -> str:
+    known = known_signs(record)
+    signs = e.known("r") | {
+        f"{side}.{f.name}": known.get(f"old.{f.name}", "")
+        for f in record.fields
+        for side in ("r", "new")
+    }
+    sums = e.symbols("r")
+    here = states.finish(record, _kept_at(record, e, sums, {}))[name]
+    moving = [r for r in record.references if _differs(record, name, r.name)]
+    if not moving:
+        to = {r.name: var(f"new.{r.name}") for r in record.references}
+        there = states.finish(record, _kept_at(record, e, sums, to))[name]
+        return (
+            "free" if equal([(here, there)], signs, deadline=clock.deadline()).proved else "unknown"
+        )
+    if not all(r.is_bound for r in moving):
+        return "no"
+    own = powers.state_of(record, e, sums, "r")
+    at = {f"r.{f.name}": own[f.name] for f in record.fields if f.is_bound}
+    slopes = [(substitute(derivative(here, f"r.{r.name}"), at), const(0.0)) for r in moving]
+    return "first order" if equal(slopes, signs, deadline=clock.deadline()).proved else "no"
+
+
+def _kept_at(
+    record: Record, e: Expansion, sums: Mapping[int, Expr], to: Mapping[str, Expr]
+) -> dict[str, Expr]:
+    """The state with its sums kept at free references: those in `to`, the others as symbols r.*."""
+    row = {f.name: to.get(f.name, var(f"r.{f.name}")) for f in record.fields if f.kind != "Sum"}
+    totals = {f.name: e.total(f.name, sums, row) for f in record.fields if f.kind == "Sum"}
+    return {**row, **totals}
+
+
+def _differs(record: Record, name: str, reference: str) -> bool:
+    """Does an output change when the sums are kept at another value of one reference? By numbers."""
+    old = reached(record, "old")
+    new = {**old, reference: reached(record, "new")[reference]}
+    sides = []
+    for references in (old, new):
+        one, two = (terms(record, i, references) for i in (1, 2))
+        state = {**references, **{g: one[g] + two[g] for g in one}}
+        sides.append(states.finish(record, state)[name])
+    return search([Trial(((sides[0], sides[1]),), drawn(record))], count=8).example is not None
+
+
+# ---- bounded ---------------------------------------------------------------------------------------------
+
+
+def _bounded(record: Record, clock: Clock) -> bool | None:
+    """All terms and corrections over Max and Min references; None if some is open, or there are none."""
+    answers = [
+        _term_bounded(record, f, r, clock)
+        for f in record.fields
+        if f.kind == "Sum"
+        for r in (record.by_name[n] for n in f.reads)
+        if r.kind in ("Max", "Min")
+    ]
+    if False in answers:
+        return False
+    return None if None in answers or not answers else True
+
+
+def _term_bounded(record: Record, f: Field, r: Field, clock: Clock) -> bool | None:
+    assert f.term is not None and f.correct is not None
+    direction = -1.0 if r.kind == "Max" else 1.0
+    if _is_ratio(f, r):
+        return True
+    operand = carrier(record, r, direction)
+    if operand is None:
+        return None
+    step = var("away") if direction > 0 else -var("away")
+    term = moved_away(f.term, r, operand, direction)
+    correct = substitute(f.correct, {f"old.{r.name}": var(f"new.{r.name}") + step})
+    if decays(record, term, clock, or_constant=True) and decays(
+        record, correct, clock, or_constant=True
+    ):
+        return True
+    return False if grows(term) or grows(correct) else None
+
+
+def _is_ratio(f: Field, r: Field) -> bool:
+    """A polynomial of x / r where r is the largest |x|: it lies within its values on [-1, 1]."""
+    assert f.term is not None and r.term is not None
+    if r.term.op != "abs" or r.term.args[0].op != "var":
+        return False
+    x = str(r.term.args[0].value)
+    e = substitute(f.term, {x: var(r.name) * var("ratio")})
+    try:
+        return in_tower(
+            lambda case: (
+                case.tower.symbols_of(case.tower.used(case.number(e).num, case.number(e).den))
+                <= {"ratio"}
+                and case.number(e).den.is_ground
+            ),
+            dict.fromkeys(dict.fromkeys(names(e)), ""),
+        )
+    except NotSeparable:
+        return False

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fusedreduce import trace
 from fusedreduce.declare.record import Record
 from fusedreduce.ir.expr import Expr, call
 from fusedreduce.ir.show import show
@@ -38,7 +39,9 @@ def laws_of_general(record: Record, clock: Clock) -> tuple[list[Law], bool | Non
     """Every law that applies to a general form, and whether its merge commutes."""
     laws = [_identity_of_nothing(record)]
     found = invariants(record, clock)
-    associative = search([_trial(record, _grouping(record), 3, ("merge(merge(a, b), c)", "merge(a, merge(b, c))"))])
+    associative = search(
+        [_trial(record, _grouping(record), 3, ("merge(merge(a, b), c)", "merge(a, merge(b, c))"))]
+    )
     good = associative.example is None
     known = Known(record, found, coordinates(record, found, clock) if good else None)
     laws.append(_identity(known, clock))
@@ -73,11 +76,15 @@ def _identity_of_nothing(record: Record) -> Law:
         got, want = value(e), value(start[name])
         if (got != got and infinite) or got == want:
             continue
-        advice = "guard the division: torch.where(n > 0, b.n / n, 0.0)" if got != got else "check fr.state(...)"
+        advice = (
+            "guard the division: torch.where(n > 0, b.n / n, 0.0)"
+            if got != got
+            else "check fr.state(...)"
+        )
         return Law(
             "identity", "", Status.REFUTED, statement, "evaluated",
             Counterexample((), (f"{name} of merge(identity, identity)", digits(got)), (f"{name} of identity", digits(want))),
-            record.line, advice,
+            record.fields[0].line, advice,
         )  # fmt: skip
     return Law("identity", "", Status.PROVED, statement, "evaluated", line=record.line)
 
@@ -88,22 +95,56 @@ def _identity(known: Known, clock: Clock) -> Law:
     Use     masked and padded elements, empty chunks and first tiles hold e.
     """
     record = known.record
+    statement = "merge(identity, s) = s = merge(s, identity)"
+    law = _settled(
+        known, "identity", statement, [_identity_trial(record)], _both_sides(record), 1, clock
+    )
+    if law.counterexample is None:
+        return law
+    return replace(law, line=record.fields[0].line, advice=_identity_advice(record))
+
+
+def _identity_advice(record: Record) -> str:
+    """The identity that would do, looked for among the usual numbers."""
+    fields = record.fields
+    choices = [(f.identity, *_USUAL) if f.type != "bool" else (False, True) for f in fields]
+    some = itertools.islice(itertools.product(*choices), 1024)
+    for identities in sorted(
+        some, key=lambda i: sum(a != f.identity for a, f in zip(i, fields, strict=True))
+    ):
+        tried = replace(record, fields=tuple(
+            replace(f, identity=v) for f, v in zip(fields, identities, strict=True)
+        ))  # fmt: skip
+        if search([_identity_trial(tried)], count=4).example is None:
+            told = ", ".join(
+                f'float("{v}")' if math.isinf(float(v)) else repr(v)
+                for v in identities
+                if v is not None
+            )
+            return f"state the identity fr.state({told})"
+    return "no state of 0, 1, -inf and inf is an identity of this merge: change the merge"
+
+
+_USUAL = (0.0, 1.0, -math.inf, math.inf)
+
+
+def _both_sides(record: Record) -> Sides:
+    """merge(e, s) and merge(s, e) beside s and s."""
     start = states.identity(record)
 
     def sides(s: State) -> tuple[State, State]:
-        left, right = states.merge(record, start, s), states.merge(record, s, start)
-        return {**{f"l.{n}": e for n, e in left.items()}, **{f"r.{n}": e for n, e in right.items()}}, {
-            **{f"l.{n}": e for n, e in s.items()}, **{f"r.{n}": e for n, e in s.items()}
-        }  # fmt: skip
+        ways = {"l": states.merge(record, start, s), "r": states.merge(record, s, start)}
+        merged = {f"{way}.{n}": e for way, state in ways.items() for n, e in state.items()}
+        return merged, {f"{way}.{n}": e for way in ways for n, e in s.items()}
 
-    trial = _trial(record, sides, 1, ("{} of merge(identity, s)", "{} of s"))
+    return sides
+
+
+def _identity_trial(record: Record) -> Trial:
+    trial = _trial(record, _both_sides(record), 1, ("{} of merge(identity, s)", "{} of s"))
     titles = (*states.labels(record), *states.labels(record))
-    strict = not any(f.has_infinite_identity for f in record.fields)
-    trial = replace(trial, titles=titles, strict=strict)
-    statement = "merge(identity, s) = s = merge(s, identity)"
-    law = _settled(known, "identity", statement, [trial], sides, 1, clock)
-    names = ", ".join(f"{f.name} = {f.identity}" for f in record.fields)
-    return replace(law, advice=f"change fr.state(...): the identity stated is {names}") if law.counterexample else law
+    infinite = any(f.has_infinite_identity for f in record.fields)
+    return replace(trial, titles=titles, strict=not infinite)
 
 
 def _grouping(record: Record) -> Sides:
@@ -114,22 +155,42 @@ def _grouping(record: Record) -> Sides:
     return sides
 
 
-def _associativity(
-    known: Known, example: Counterexample | None, tried: int, clock: Clock
-) -> Law:
+def _associativity(known: Known, example: Counterexample | None, tried: int, clock: Clock) -> Law:
     """Given   non-empty states a, b, c
     Claim   merge(merge(a, b), c) = merge(a, merge(b, c))
     Use     tiles, lanes and chunks may be merged in any grouping.
     """
     statement = "merge(merge(a, b), c) = merge(a, merge(b, c))"
-    line = known.record.line
+    line = merge_line(known.record)
     if example is not None:
-        advice = "a merge must not depend on the grouping: keep sums and counts, and divide in finish"
-        return Law("associativity", "", Status.REFUTED, statement, f"counterexample in trial {tried}", example, line, advice)
+        advice = (
+            "a merge must not depend on the grouping: keep sums and counts, and divide in finish"
+        )
+        return Law(
+            "associativity",
+            "",
+            Status.REFUTED,
+            statement,
+            f"counterexample in trial {tried}",
+            example,
+            line,
+            advice,
+        )
     if known.coordinates is not None:
         psi = ", ".join(_told(c) for c in known.coordinates)
-        return Law("associativity", "", Status.PROVED, statement, f"the merge is addition of {psi}; {tried} trials agree", line=line)
+        return Law(
+            "associativity",
+            "",
+            Status.PROVED,
+            statement,
+            f"the merge is addition of {psi}; {tried} trials agree",
+            line=line,
+        )
     return _settled(known, "associativity", statement, [], _grouping(known.record), 3, clock, tried)
+
+
+def merge_line(record: Record) -> str:
+    return trace.function_line(record.functions.merge) if record.functions.merge else record.line
 
 
 def _told(c: Coordinate) -> str:
@@ -143,7 +204,10 @@ def _commutative(known: Known, clock: Clock) -> bool | None:
     def sides(a: State, b: State) -> tuple[State, State]:
         return states.merge(record, a, b), states.merge(record, b, a)
 
-    if search([_trial(record, sides, 2, ("merge(a, b)", "merge(b, a)"))], count=60).example is not None:
+    if (
+        search([_trial(record, sides, 2, ("merge(a, b)", "merge(b, a)"))], count=60).example
+        is not None
+    ):
         return False
     if known.coordinates is not None:
         return True
@@ -175,10 +239,18 @@ def _settled(
     known: Known, name: str, statement: str, trials: Sequence[Trial], sides: Sides, count: int, clock: Clock,
     tried: int = 0,
 ) -> Law:  # fmt: skip
-    o = Obligation(name, "", statement, tuple(trials), line=known.record.line)
+    o = Obligation(name, "", statement, tuple(trials), line=merge_line(known.record))
     found = search(trials)
     if found.example is not None:
-        return Law(name, "", Status.REFUTED, statement, f"counterexample in trial {found.tried}", found.example, o.line)
+        return Law(
+            name,
+            "",
+            Status.REFUTED,
+            statement,
+            f"counterexample in trial {found.tried}",
+            found.example,
+            o.line,
+        )
     verdict = _proved(known, sides, count, clock)
     tried += found.tried
     if not verdict.proved:
@@ -228,6 +300,4 @@ def _distinct(record: Record, some: Sequence[Mapping[str, Expr]]) -> tuple[Expr,
         for f, e in zip(record.fields, record.lift, strict=True)
         if e.op == "var" and (e.value == "j" or domain.get(str(e.value)) == "index")
     ]
-    return tuple(
-        call("ne", a[n], b[n]) for n in fields for a, b in itertools.combinations(some, 2)
-    )
+    return tuple(call("ne", a[n], b[n]) for n in fields for a, b in itertools.combinations(some, 2))

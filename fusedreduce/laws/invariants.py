@@ -25,6 +25,9 @@ Fact = tuple[str, str]  # ("gt" or "ge", field): field > 0, field >= 0
 @dataclass(frozen=True)
 class Invariants:
     facts: frozenset[Fact]
+    or_identity: bool = (
+        False  # an element may lift to the identity itself, where they need not hold
+    )
 
     def of(self, *some: Mapping[str, Expr]) -> tuple[Expr, ...]:
         """The facts about given states."""
@@ -38,21 +41,25 @@ class Invariants:
 
 def invariants(record: Record, clock: Clock) -> Invariants:
     """The largest set of candidates that is inductive (found by dropping what fails)."""
-    facts = {c for c in _candidates(record) if _tried(record, c)}
+    facts = frozenset(c for c in _candidates(record) if _tried(record, c))
     lifted = states.lift(record, 1)
     signs = states.operand_signs(record, 1)
-    facts = {c for c in facts if _holds(record, c, lifted, signs, (), clock, or_identity=True)}
+    facts = frozenset(
+        c for c in facts if _holds(record, c, lifted, signs, (), clock, or_identity=True)
+    )
     a, b = (states.symbols(record, side) for side in "ab")
     merged = states.merge(record, a, b)
     flags = flag_signs(record)
     while True:
-        known = Invariants(frozenset(facts)).of(a, b)
-        kept = {c for c in facts if _holds(record, c, merged, flags, known, clock)}
+        known = Invariants(facts).of(a, b)
+        kept = frozenset(c for c in facts if _holds(record, c, merged, flags, known, clock))
         if kept == facts:
             break
         facts = kept
     strict = {f for op, f in facts if op == "gt"}
-    return Invariants(frozenset(c for c in facts if c[0] == "gt" or c[1] not in strict))
+    kept = frozenset(c for c in facts if c[0] == "gt" or c[1] not in strict)
+    always = all(_holds(record, c, lifted, signs, (), clock) for c in kept)
+    return Invariants(kept, not always)
 
 
 def flag_signs(record: Record) -> dict[str, str]:

@@ -56,9 +56,7 @@ def feasible(rows: Sequence[Row], sign: Callable[[Hashable], str]) -> bool:
         width += 1 + two
     table = [_bounded(r, place, width) for r in rows]
     table += [_bounded(_negative(r), place, width) for r in rows if r.relation == EQUAL]
-    table += [
-        _bounded(Row(((c, 1),), STRICT), place, width) for c in columns if sign(c) == "+"
-    ]
+    table += [_bounded(Row(((c, 1),), STRICT), place, width) for c in columns if sign(c) == "+"]
     table.append([1] + [0] * (width - 1))  # t <= 1
     return _maximum_is_positive(table, width)
 

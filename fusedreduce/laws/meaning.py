@@ -19,7 +19,8 @@ from fusedreduce.laws.separate import NotSeparable
 from fusedreduce.laws.settle import Clock, undecided
 from fusedreduce.vectors import Definition, Outputs, of_elements, population
 
-MOST_ELEMENTS = 3
+TRIED = (1, 2, 3, 5)  # numbers of elements for trials
+MOST_ELEMENTS = 3  # and for exact arguments when there is none for every n
 
 
 # ---- streaming = two-pass ------------------------------------------------------------------------------
@@ -63,7 +64,9 @@ def shown_elements(record: Record, count: int) -> tuple[tuple[str, Expr], ...]:
 def by_power_sums(record: Record, clock: Clock) -> Verdict:
     """The claim of `meaning` in free symbols: power sums of both sides, and free references."""
     try:
-        e = powers.expand(powers.terms_of(record), powers.rows_of(record), powers.operands_of(record))
+        e = powers.expand(
+            powers.terms_of(record), powers.rows_of(record), powers.operands_of(record)
+        )
     except NotSeparable as error:
         return Verdict("unsupported", why=str(error).replace("old.", ""))
     sums = {side: e.symbols(side) for side in ("a", "b")}
@@ -88,7 +91,7 @@ def by_power_sums(record: Record, clock: Clock) -> Verdict:
 
 
 def stated(record: Record) -> tuple[Definition | None, dict[int, Outputs]]:
-    """The definition for any number of elements (None: it needs to know how many), and for 1 to 3."""
+    """The definition for any number of elements (None: it needs to know how many), and for those of TRIED."""
     fn = record.functions.definition
     assert fn is not None
     domain = dict(record.domain)
@@ -103,8 +106,11 @@ def stated(record: Record) -> tuple[Definition | None, dict[int, Outputs]]:
                 where=trace.function_line(fn),
             )
         )
-    kinds = {n: {"int": "int", "index": "int", "bool": "bool"}.get(domain.get(n, ""), "float") for n in wanted}
-    small = {k: of_elements(fn, kinds, states.operand, k) for k in range(1, MOST_ELEMENTS + 1)}
+    kinds = {
+        n: {"int": "int", "index": "int", "bool": "bool"}.get(domain.get(n, ""), "float")
+        for n in wanted
+    }
+    small = {k: of_elements(fn, kinds, states.operand, k) for k in TRIED}
     try:
         return population(fn, kinds), small
     except DeclarationError:
@@ -119,17 +125,25 @@ def definition(record: Record, clock: Clock) -> Law:
     fn = record.functions.definition
     assert fn is not None
     o = Obligation(
-        "definition", "", "the finish of any merge is what `definition` says", (), line=trace.function_line(fn)
+        "definition",
+        "",
+        "the finish of any merge is what `definition` says",
+        (),
+        line=trace.function_line(fn),
     )
     try:
         whole, small = stated(record)
         trials = [_on_elements(record, k, outputs) for k, outputs in small.items()]
     except DeclarationError as error:
-        return Law(o.law, "", Status.UNKNOWN, o.statement, str(error).replace("\n", ";"), line=o.line)
+        return Law(
+            o.law, "", Status.UNKNOWN, o.statement, str(error).replace("\n", ";"), line=o.line
+        )
     found = search(trials, count=24)
     if found.example is not None:
         how = f"counterexample in trial {found.tried}"
-        return Law(o.law, "", Status.REFUTED, o.statement, how, found.example, o.line)
+        blame = "finish" if record.form == "corrected" else "merge, or finish"
+        advice = f"compare both sides: change {blame}, or the definition"
+        return Law(o.law, "", Status.REFUTED, o.statement, how, found.example, o.line, advice)
     verdict = Verdict("open", why="it is written for a known number of elements")
     if whole is not None:
         verdict = for_every_n(record, whole, clock)
@@ -161,19 +175,31 @@ def _on_elements(record: Record, count: int, outputs: Outputs) -> Trial:
 
 
 def _up_to(
-    record: Record, small: Mapping[int, Outputs], o: Obligation, tried: int, verdict: Verdict, clock: Clock
+    record: Record,
+    small: Mapping[int, Outputs],
+    o: Obligation,
+    tried: int,
+    verdict: Verdict,
+    clock: Clock,
 ) -> Law:
     """The last resort: exact on one to three elements, which is no proof."""
     signs = known_signs(record) if record.form == "corrected" else states.operand_signs(record, 5)
     done = 0
     for k, outputs in small.items():
-        if not equal(_on_elements(record, k, outputs).pairs, signs, deadline=clock.deadline()).proved:
+        if (
+            k > MOST_ELEMENTS
+            or not equal(
+                _on_elements(record, k, outputs).pairs, signs, deadline=clock.deadline()
+            ).proved
+        ):
             break
         done = k
     law = undecided(o, tried, verdict)
     if not done:
         return law
-    exact = f"exact for up to {done} element{'s' * (done > 1)}; for every n not proved ({verdict.why})"
+    exact = (
+        f"exact for up to {done} element{'s' * (done > 1)}; for every n not proved ({verdict.why})"
+    )
     return replace(law, status=Status.CHECKED, how=exact)
 
 
@@ -186,7 +212,9 @@ def for_every_n(record: Record, whole: Definition, clock: Clock) -> Verdict:
     row, totals, terms = totals_of(record, whole)
     try:
         e = powers.expand(
-            {**powers.terms_of(record), **terms}, [*powers.rows_of(record), *row], powers.operands_of(record)
+            {**powers.terms_of(record), **terms},
+            [*powers.rows_of(record), *row],
+            powers.operands_of(record),
         )
     except NotSeparable as error:
         return Verdict("unsupported", why=str(error).replace("old.", ""))
@@ -198,7 +226,9 @@ def for_every_n(record: Record, whole: Definition, clock: Clock) -> Verdict:
     return equal(pairs, signs, deadline=clock.deadline())
 
 
-def totals_of(record: Record, whole: Definition) -> tuple[list[str], dict[str, str], dict[str, Expr]]:
+def totals_of(
+    record: Record, whole: Definition
+) -> tuple[list[str], dict[str, str], dict[str, Expr]]:
     """Names of the row, totals that are a field of the state already, and the terms of the sums."""
     fields = {(f.kind.lower(), f.term): f.name for f in record.fields}
     same = {t.name: fields[t.kind, t.term] for t in whole.totals if (t.kind, t.term) in fields}

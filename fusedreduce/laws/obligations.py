@@ -7,7 +7,8 @@ really give. A pair to be *proved* is over free symbols old.*, new.*: stronger, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from dataclasses import field as field_
 from functools import reduce
 
 from fusedreduce.declare.record import Field, Record
@@ -30,7 +31,7 @@ class Obligation:
     statement: str
     trials: tuple[Trial, ...]
     pairs: Pairs = ()
-    signs: Mapping[str, str] = field(default_factory=dict)
+    signs: Mapping[str, str] = field_(default_factory=dict)
     facts: tuple[Expr, ...] = ()
     line: str = ""
 
@@ -157,7 +158,11 @@ def composition(record: Record, f: Field) -> Obligation:
                 domains=drawn(record),
                 shown=(
                     (f.name, start[f.name]),
-                    *((f"{s}.{r}", t[r]) for r in f.reads for s, t in zip(("old", "mid", "new"), tried, strict=True)),
+                    *(
+                        (f"{s}.{r}", t[r])
+                        for r in f.reads
+                        for s, t in zip(("old", "mid", "new"), tried, strict=True)
+                    ),
                 ),
                 sides=("in two steps", "in one step"),
             ),
@@ -283,4 +288,4 @@ def _ops(e: Expr) -> frozenset[str]:
     return frozenset(n.op for n in walk(e))
 
 
-_CHOICES = frozenset("maximum minimum abs sign where".split())
+_CHOICES = frozenset(["maximum", "minimum", "abs", "sign", "where"])

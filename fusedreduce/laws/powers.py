@@ -43,9 +43,7 @@ class Expansion:
         return {f"{side}.G{k}": s for k, s in enumerate(self.signs)}
 
 
-def expand(
-    terms: Mapping[str, Expr], row: Iterable[str], operands: Mapping[str, str]
-) -> Expansion:
+def expand(terms: Mapping[str, Expr], row: Iterable[str], operands: Mapping[str, str]) -> Expansion:
     """The common expansion of several terms; `NotSeparable` if one has none.
 
     row       names of symbols that are equal for all elements

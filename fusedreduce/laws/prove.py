@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from fusedreduce.declare.record import Record
+from fusedreduce.declare.record import Field, Record
 from fusedreduce.declare.reduction import require_reduction
+from fusedreduce.ir.expr import const
 from fusedreduce.ir.show import show
-from fusedreduce.laws.certificate import Certificate, Facts
-from fusedreduce.laws.complete import complete
+from fusedreduce.laws import states
+from fusedreduce.laws.certificate import Certificate, Facts, Law, Status
+from fusedreduce.laws.closure import Answer
+from fusedreduce.laws.complete import complete, gap, refusal
 from fusedreduce.laws.corrected import laws_of_corrected
 from fusedreduce.laws.decide import soon
 from fusedreduce.laws.edges import choose_guards
 from fusedreduce.laws.facts import facts_of
+from fusedreduce.laws.general import laws_of_general
+from fusedreduce.laws.refute import digits, value
 from fusedreduce.laws.settle import Clock
 
 PROOF_S = 15.0
@@ -23,7 +29,9 @@ PROOF_S = 15.0
 
 def prove(R: Any) -> Certificate:
     """The certificate of a declaration: every law with its status; never an exception for a wrong one."""
-    return certified(R if isinstance(R, Record) else require_reduction(R, "prove(R)").record)[1]
+    record = R if isinstance(R, Record) else require_reduction(R, "prove(R)").record
+    lacking = gap(record) if record.form == "corrected" else None
+    return certified(record)[1] if lacking is None else _without_correction(record, *lacking)
 
 
 def certified(record: Record) -> tuple[Record, Certificate]:
@@ -37,11 +45,12 @@ def _certified(
 ) -> tuple[Record, Certificate]:
     """Records are equal whatever their definition and line: both belong to the key."""
     whole = complete(record)
-    whole = replace(whole, functions=record.functions, line=record.line)
+    fields = tuple(
+        replace(f, line=g.line) for f, g in zip(whole.fields, record.fields, strict=True)
+    )
+    whole = replace(whole, fields=fields, functions=record.functions, line=record.line)
     clock = Clock(soon(PROOF_S))
     if whole.form == "general":
-        from fusedreduce.laws.general import laws_of_general
-
         laws, commutative = laws_of_general(whole, clock)
         guards = None
     else:
@@ -52,7 +61,7 @@ def _certified(
     certificate = Certificate(
         name=record.name,
         form=record.form,
-        laws=tuple(laws),
+        laws=(*laws, *_empty(whole)),
         facts=facts,
         meaning_stated=record.form == "corrected" or definition is not None,
         subject=subject(whole),
@@ -62,6 +71,44 @@ def _certified(
     return replace(whole, commutative=bool(facts.commutative)), certificate
 
 
+def _without_correction(record: Record, f: Field, found: Answer) -> Certificate:
+    """The certificate of a declaration one of whose sums cannot follow its reference."""
+    status = Status.REFUTED if found.certain else Status.UNKNOWN
+    why = refusal(record, f, found)
+    statement = f"a term moved to a new reference is the term at the new reference; {why.fact}"
+    law = Law("faithfulness", f.name, status, statement, line=f.line, advice=why.do)
+    return Certificate(record.name, record.form, (law,), Facts(), True, subject(record))
+
+
+def _empty(record: Record) -> list[Law]:
+    """Given   `empty` as stated
+    Claim   it is the finish of nothing wherever that has a value, or replaces it by the user's wish
+    Use     rows that are empty or all masked.
+    """
+    if not record.empty:
+        return []
+    finished = states.finish(record, states.identity(record) | _bound_identities(record))
+    told = [f"{name or 'the result'} = {v}" for name, v in record.empty]
+    other = [
+        f"{name or 'the result'} would be {digits(at)}"
+        for name, v in record.empty
+        if (at := value(finished[name])) == at and at != v
+    ]
+    how = (
+        f"stated; by finish {', '.join(other)}"
+        if other
+        else "the finish of the identity, or stated where it has none"
+    )
+    return [
+        Law("empty", "", Status.PROVED, f"of nothing, {', '.join(told)}", how, line=record.line)
+    ]
+
+
+def _bound_identities(record: Record) -> states.State:
+    bound = (f for f in record.fields if f.is_bound)
+    return {f.name: const(math.nan if f.identity is None else f.identity) for f in bound}
+
+
 def subject(record: Record) -> str:
     """The declaration as text, the same on every machine."""
     lines = [f"{f.name} {f.kind} {f.identity} {f.neutral}" for f in record.fields]
@@ -69,6 +116,3 @@ def subject(record: Record) -> str:
     lines += [show(e) for e in (*record.lift, *record.merge)]
     lines += [f"{name} {show(e)}" for name, e in record.finish]
     return "\n".join([*lines, repr(record.empty), repr(record.domain)])
-
-
-__all__ = ["Facts", "certified", "prove"]

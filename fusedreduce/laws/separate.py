@@ -34,9 +34,7 @@ class NotSeparable(Exception):
         self.certain = certain
 
 
-def in_tower(
-    ask: Callable[[Case], T], signs: Mapping[str, str], facts: Sequence[Expr] = ()
-) -> T:
+def in_tower(ask: Callable[[Case], T], signs: Mapping[str, str], facts: Sequence[Expr] = ()) -> T:
     """The answer of `ask` in the one case that the facts describe, in a tower large enough."""
     atoms, scale, deadline = 8, 1, soon(LIMIT_S)
     while True:
@@ -55,7 +53,9 @@ def in_tower(
                 f"the choice {condition} depends on element and reference together", certain=False
             ) from None
         except Unsupported as error:
-            raise NotSeparable(f"{error} of element and reference together", certain=False) from None
+            raise NotSeparable(
+                f"{error} of element and reference together", certain=False
+            ) from None
         except OutOfTime:
             raise NotSeparable(f"not decided within {LIMIT_S:g} s", certain=False) from None
         except Undefined as error:
@@ -139,9 +139,7 @@ def element_divisor(tower: Tower, v: Ratio, elements: frozenset[str]) -> Poly:
     return out
 
 
-def solve(
-    tower: Tower, columns: Sequence[Separation], target: Separation
-) -> list[Ratio] | None:
+def solve(tower: Tower, columns: Sequence[Separation], target: Separation) -> list[Ratio] | None:
     """T with sum_j T_j column_j = target; None if there is none. Later columns are avoided."""
     keys = list(dict.fromkeys(g for c in (target, *columns) for g in c))
     zero = tower.zero
@@ -172,5 +170,3 @@ def eliminate(tower: Tower, rows: list[list[Ratio]], width: int) -> list[int]:
                 rows[i] = [a - by * b for a, b in zip(row, rows[top], strict=True)]
         pivots.append(j)
     return pivots
-
-

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from fusedreduce.laws.certificate import Law, Status
+from fusedreduce.laws.certificate import Counterexample, Law, Status
 from fusedreduce.laws.decide import Verdict, equal, soon
 from fusedreduce.laws.obligations import Obligation
 from fusedreduce.laws.refute import search
@@ -30,7 +29,9 @@ def settle(o: Obligation, clock: Clock) -> Law:
     found = search(o.trials)
     if found.example is not None:
         return _law(o, Status.REFUTED, f"counterexample in trial {found.tried}", found.example)
-    verdict = equal(o.pairs, o.signs, o.facts, deadline=clock.deadline()) if o.pairs else Verdict("open")
+    verdict = (
+        equal(o.pairs, o.signs, o.facts, deadline=clock.deadline()) if o.pairs else Verdict("open")
+    )
     if verdict.proved:
         clock.assumed |= dict.fromkeys(verdict.assumed)
         cases = "" if verdict.cases == 1 else f", {verdict.cases} cases"
@@ -45,10 +46,5 @@ def undecided(o: Obligation, tried: int, verdict: Verdict) -> Law:
     return _law(o, Status.UNKNOWN, f"no trial had a value; not proved ({why})")
 
 
-def _law(o: Obligation, status: Status, how: str, example: object = None) -> Law:
-    return Law(
-        o.law, o.field, status, o.statement, how, example, o.line  # type: ignore[arg-type]
-    )
-
-
-Laws = Mapping[tuple[str, str], Law]
+def _law(o: Obligation, status: Status, how: str, example: Counterexample | None = None) -> Law:
+    return Law(o.law, o.field, status, o.statement, how, example, o.line)

@@ -79,7 +79,10 @@ def direct(record: Record, which: Sequence[int]) -> State:
             state[f.name] = formula(f, state)
             continue
         parts = [_contribution(record, f, i, state) for i in which]
-        state |= reduce(lambda a, b: _joined(f, a, b), parts)
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = _joined(f, whole, part)
+        state |= whole
     return state
 
 
@@ -113,9 +116,7 @@ def merge(record: Record, a: Mapping[str, Expr], b: Mapping[str, Expr]) -> State
     return new
 
 
-def corrected(
-    f: Field, correct: Expr, old: Mapping[str, Expr], new: Mapping[str, Expr]
-) -> Expr:
+def corrected(f: Field, correct: Expr, old: Mapping[str, Expr], new: Mapping[str, Expr]) -> Expr:
     """The field of state `old`, moved to the references of `new`."""
     table = {f.name: old[f.name]}
     table |= {f"old.{n}": e for n, e in old.items()} | {f"new.{n}": e for n, e in new.items()}

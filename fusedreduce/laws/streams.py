@@ -13,8 +13,8 @@ in as an argument: `edges` is the only door to numpy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from fusedreduce.declare.record import NO_POSITION, Field, Record
@@ -45,10 +45,6 @@ class Runner:
     guards: frozenset[str]
     dialect: Dialect
     dtype: Any
-    unset: bool = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.unset = any(f.is_bound and f.identity is None for f in self.record.fields)
 
     # ---- results
 
@@ -151,13 +147,14 @@ class Runner:
 
     def two(self, f: Field) -> Callable[[Array, Array], Array]:
         np, keep = self.np, f"nan:{f.name}" in self.guards
-        return {
+        table: dict[str, Callable[[Array, Array], Array]] = {
             "Max": np.maximum if keep else np.fmax,
             "Min": np.minimum if keep else np.fmin,
             "Prod": np.multiply,
             "Any": np.logical_or,
             "All": np.logical_and,
-        }[f.kind]  # type: ignore[no-any-return]
+        }
+        return table[f.kind]
 
     def positioned(self, f: Field, old: State, term: Array, here: Array, j: Array) -> State:
         """First, ArgMax, ArgMin, element by element."""
@@ -186,7 +183,7 @@ class Runner:
 
     def merge(self, a: State, b: State) -> State:
         """The state of two states; rule (e): of a side with no element, the other side."""
-        np, new = self.np, dict[str, Array]()
+        new: dict[str, Array] = {}
         for f in self.record.fields:
             if f.is_bound:
                 new[f.name] = self.value(_term(f), new)
@@ -196,10 +193,7 @@ class Runner:
                 new |= self.chosen(f, a, b)
             else:
                 new[f.name] = self.two(f)(a[f.name], b[f.name])
-        if not self.unset:
-            return new
-        none_a, none_b = self.nothing(a), self.nothing(b)
-        return {n: np.where(none_a, b[n], np.where(none_b, a[n], v)) for n, v in new.items()}
+        return new
 
     # ---- references
 
@@ -225,7 +219,8 @@ class Runner:
             if f"old:{r.name}" in self.guards:
                 env[f"old.{r.name}"] = self.np.where(old[r.name] == r.identity, now, before)
         value = self.value(f.correct, env)
-        return self.np.where(self.nothing(old), old[f.name], value) if self.unset else value
+        unset = any(r.is_bound and r.identity is None for r in self.record.all_references(f.name))
+        return self.np.where(self.nothing(old), old[f.name], value) if unset else value
 
 
 def _term(f: Field) -> Expr:
@@ -246,6 +241,3 @@ def every_guard(record: Record) -> tuple[str, ...]:
         *(f"old:{n}" for n in old),
         *(f"neutral:{r.name}" for r in references),
     )
-
-
-Chosen: TypeAlias = Sequence[str]

@@ -129,7 +129,9 @@ class Tower:
         if len(v.den) == 1:
             ((_, below),) = v.den.terms()
             for exponents, c in v.num.terms():
-                unit = ratio(self.ring.from_dict({exponents: ZZ(1)}), v.den * 1) * self.number(below)
+                unit = ratio(self.ring.from_dict({exponents: ZZ(1)}), v.den * 1) * self.number(
+                    below
+                )
                 yield unit, Fraction(int(c), int(below))
         else:
             lead = Fraction(int(v.num.LC), int(v.den.LC))
@@ -195,11 +197,11 @@ class Tower:
         for unit, c in self.parts(v):
             k = self._multiple(c)
             s1, c1 = self.atom("sin", unit), self.atom("cos", unit)
-            s, c = self.zero, self.one
+            a, b = self.zero, self.one
             for _ in range(abs(k)):
-                s, c = s * c1 + c * s1, c * c1 - s * s1
-            s = -s if k < 0 else s
-            sine, cosine = sine * c + cosine * s, cosine * c - sine * s
+                a, b = a * c1 + b * s1, b * c1 - a * s1
+            a = -a if k < 0 else a
+            sine, cosine = sine * b + cosine * a, cosine * b - sine * a
         return sine, cosine
 
     def _generator(self, v: Ratio) -> int | None:

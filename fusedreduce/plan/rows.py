@@ -60,11 +60,11 @@ def plan(program: Program, layout: Layout, strategy: str | None = None) -> RowPl
     block = next_power_of_two(columns)
     strided = reads_strided(program, layout)
     if strategy is None:
-        strategy = "block" if fits(program, block, strided) else "loop"
+        strategy = "block" if fits(program, layout, block, strided) else "loop"
     if strategy == "loop":
         block = min(block, STRIDED_TILE[1] if strided else loop_block(program))
         if strided:
-            rows, warps = STRIDED_TILE[0], 8
+            rows, warps = STRIDED_TILE[0] // state_width(program), 8
         else:
             rows, warps = 1, max(4, min(block // 512, 16))
     else:
@@ -95,18 +95,33 @@ def reads_strided(program: Program, layout: Layout) -> bool:
     return any(r[-1] != 1 and o[-1] == 1 for o, r in strides)
 
 
-def fits(program: Program, block: int, strided: bool) -> bool:
+def fits(program: Program, layout: Layout, block: int, strided: bool) -> bool:
     """May a whole row stay in registers?"""
-    elements = [i for i in program.inputs if not i.number and is_element(program, i.name)]
-    width = 2 if program.state == "float64" else 1
-    live = width * max(len(elements) + len(element_outputs(program)) - 1, 1)
     limit = SHORT_TILE if strided else MAX_BLOCK
-    if any(s.record.form == "general" for s in program.stages):
+    general = [s.record for s in program.stages if s.record.form == "general"]
+    if general:
         limit = min(limit, LOOP_BLOCK)
-        live = width * max(len(s.record.slots) for s in program.stages if s.record.slots)
     if not element_outputs(program):
         limit //= 2
-    return block * live <= limit
+    slots = max((len(r.slots) for r in general), default=0)
+    return block * state_width(program) * max(live_tiles(program, layout), slots) <= limit
+
+
+def live_tiles(program: Program, layout: Layout) -> float:
+    """How many values of a row's length are alive at once.
+
+    Operands and outputs that are elements count whole, those that are columns half (they are shared
+    and read late), and the indices of a row that is not one stride two.
+    """
+    tensors = [i.name for i in program.inputs if not i.number]
+    places = [program.place_of_name(n) for n in tensors]
+    elements = places.count("element") + len(element_outputs(program)) - 1
+    return max(elements, 1) + places.count("column") / 2 + 2 * (len(layout.reduced) > 1)
+
+
+def state_width(program: Program) -> int:
+    """Registers of one number of the state."""
+    return 2 if program.state == "float64" else 1
 
 
 def rows_of_block(block: int, strided: bool) -> int:
@@ -117,8 +132,7 @@ def rows_of_block(block: int, strided: bool) -> int:
 
 def warps_of_block(program: Program, elements: int) -> int:
     """16 to 64 elements a thread."""
-    width = 2 if program.state == "float64" else 1
-    warps = elements * width // (WARP * 32)
+    warps = elements * state_width(program) // (WARP * 32)
     return max(1, min(next_power_of_two(max(warps, 1)), 32)) if elements > 2048 else 4
 
 

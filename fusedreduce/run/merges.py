@@ -55,26 +55,17 @@ class General:
 
         In order, a lane is a run of neighbours; else it is every `lanes`-th element.
         """
-        axis = 0 if self.ordered else 1
-        split = _runs if self.ordered else _strides
-        first, *later = split(elements, lanes)
-        state = first
+        split, pair = (_runs, _neighbours) if self.ordered else (_strides, _halves)
+        state, *later = split(elements, lanes)
         for more in later:
             state = self.merged(state, more)
         late = []
         while lanes > 1:
-            if lanes % 2:
-                late.append({n: v.narrow(axis, lanes - 1, 1) for n, v in state.items()})
-            lanes //= 2
-            pairs = (
-                (slice(0, 2 * lanes, 2), slice(1, 2 * lanes, 2))
-                if self.ordered
-                else (slice(0, lanes), slice(lanes, 2 * lanes))
-            )
-            a, b = ({n: v[p] if axis == 0 else v[:, p] for n, v in state.items()} for p in pairs)
-            state = self.merged(a, b)
-        for odd in reversed(late):
-            state = self.merged(state, odd)
+            a, b, odd = pair(state, lanes)
+            late += odd
+            state, lanes = self.merged(a, b), lanes // 2
+        for odd_one in reversed(late):
+            state = self.merged(state, odd_one)
         return {n: v.t() for n, v in state.items()} if self.ordered else state
 
     def merged(self, a: Values, b: Values) -> Values:
@@ -98,12 +89,27 @@ def _strides(state: Values, lanes: int) -> list[Values]:
     return [_part(state, k, k + lanes) for k in range(0, columns, lanes)]
 
 
+def _halves(state: Values, lanes: int) -> tuple[Values, Values, list[Values]]:
+    """The first half, the second, and an odd last one."""
+    half = lanes // 2
+    odd = [_part(state, lanes - 1, lanes)] if lanes % 2 else []
+    return _part(state, 0, half), _part(state, half, 2 * half), odd
+
+
 def _runs(state: Values, lanes: int) -> list[Values]:
     """Element l * steps + k is step k of lane l; transposed, so that rows lie side by side."""
-    turned = {n: v.t().unflatten(0, (lanes, -1)) for n, v in state.items()}
+    turned = {n: v.t().reshape(lanes, -1, v.shape[0]) for n, v in state.items()}
     turned = {n: v.contiguous() if min(v.stride()) else v for n, v in turned.items()}
     steps = next(iter(turned.values())).shape[1]
     return [{n: v[:, k] for n, v in turned.items()} for k in range(steps)]
+
+
+def _neighbours(state: Values, lanes: int) -> tuple[Values, Values, list[Values]]:
+    """Lanes 0, 2, ..., lanes 1, 3, ..., and an odd last one; lanes are rows here."""
+    even = lanes // 2 * 2
+    odd = [{n: v[even:lanes] for n, v in state.items()}] if lanes % 2 else []
+    first, second = ({n: v[k:even:2] for n, v in state.items()} for k in (0, 1))
+    return first, second, odd
 
 
 def general(stage: Stage, kinds: Mapping[str, str], language: Language) -> General:

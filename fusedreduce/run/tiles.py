@@ -80,7 +80,7 @@ def chosen_tile(lay: Layout, inputs: Sequence[str], state: torch.dtype) -> tuple
     return height, max(1, min(columns, room // height))
 
 
-# ---- a program, compiled --------------------------------------------------------------------------
+# ---- a program, compiled -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -96,24 +96,21 @@ class Reduced:
         """`stage.output`, and `stage.slot` when the state was asked for."""
         record = self.stage.record
         values = dict(zip(record.outputs, self.finish(state), strict=True))
-        nothing = _nothing(record, state, columns)
-        for output, value in record.empty if nothing is not None else ():
-            values[output] = torch.where(
-                nothing, torch.as_tensor(value).to(values[output]), values[output]
-            )
+        for output, value in record.empty:
+            values[output] = _or_empty(record, state, columns, values[output], value)
         answer = {self.stage.result(o): v for o, v in values.items()}
         if self.stage.state:
             answer |= {f"{self.stage.name}.{s.name}": state[s.name] for s in record.slots}
         return answer
 
 
-def _nothing(record: Record, state: Values, columns: int) -> Tensor | None:
-    """Which rows hold nothing: those of length 0, those of which every element is absent."""
+def _or_empty(record: Record, state: Values, columns: int, value: Tensor, empty: float) -> Tensor:
+    """`empty` where a row holds nothing: it has no elements, or every element is absent."""
     can_be_absent = any(f.has_infinite_identity for f in record.references)
     if columns and not can_be_absent and record.form == "corrected":
-        return None
-    holds: Tensor = edges.has_element(record, state)
-    return ~holds if columns else torch.ones_like(holds)
+        return value
+    holds = edges.has_element(record, state) if columns else torch.zeros_like(value).bool()
+    return torch.where(holds, value, torch.as_tensor(empty).to(value))
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,7 @@ def _reduced(program: Program, stage: Stage, language: Language) -> Reduced:
     return Reduced(stage, body, finish, body.parameters & {*program.by_name, "j"})
 
 
-# ---- a block of rows ------------------------------------------------------------------------------
+# ---- a block of rows -----------------------------------------------------------------------------
 
 
 @dataclass

@@ -79,8 +79,11 @@ class View:
     def write(self, value: Tensor, rows: Box, columns: Box) -> None:
         """Store a tile, rounded to the tensor's dtype; what repeats is stored once."""
         (r, r_steps), (c, c_steps) = rows.steps(self.outer), columns.steps(self.reduced)
-        place = self._strided([*r, *c], [*r_steps, *c_steps], rows, columns)
-        place.copy_(value.expand(prod(r), prod(c)).reshape(place.shape))
+        tile = value.expand(prod(r), prod(c)).reshape(*r, *c)
+        steps = [*r_steps, *c_steps]
+        for axis, step in enumerate(steps):
+            tile = tile if step else tile.narrow(axis, 0, 1)
+        self._strided(list(tile.shape), steps, rows, columns).copy_(tile)
 
     def _strided(self, size: list[int], steps: list[int], rows: Box, columns: Box) -> Tensor:
         at = rows.offset(self.outer) + columns.offset(self.reduced)

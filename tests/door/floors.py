@@ -18,8 +18,9 @@ class Room:
     torch: bool = False
 
 
-LANGUAGE = ("errors", "ir", "trace", "declare")
-COMPILER = (*LANGUAGE, "program", "laws", "masks", "plan", "kernels")
+LANGUAGE = ("errors", "ir", "trace", "declare", "vectors")
+TRACING = ("program", "chain", "reductions", "torch_reductions")
+COMPILER = (*LANGUAGE, *TRACING, "laws", "masks", "plan", "kernels")
 USERS = ("errors", "api", "declare", "masks", "run.eager")
 
 ROOMS = (
@@ -27,7 +28,11 @@ ROOMS = (
     Room(1, "ir", ("errors",)),
     Room(2, "trace", ("errors", "ir"), torch=True),
     Room(2, "declare", ("errors", "ir", "trace"), torch=True),
+    Room(2, "vectors", ("errors", "ir", "trace"), torch=True),
+    Room(2, "reductions", ("errors", "declare"), torch=True),
     Room(3, "program", LANGUAGE),
+    Room(3, "chain", (*LANGUAGE, "program"), torch=True),
+    Room(3, "torch_reductions", (*LANGUAGE, "program", "chain", "reductions"), torch=True),
     Room(3, "laws", (*LANGUAGE, "program")),
     Room(3, "masks", (*LANGUAGE, "program")),
     Room(3, "plan", (*LANGUAGE, "program")),
@@ -36,14 +41,14 @@ ROOMS = (
     Room(5, "run", COMPILER, torch=True),
     Room(6, "pipeline", (*COMPILER, "run"), torch=True),
     Room(6, "api", (*COMPILER, "run", "pipeline"), torch=True),
-    Room(7, "reductions", USERS, torch=True),
     Room(7, "ops", (*USERS, "reductions"), torch=True),
     Room(7, "nn", (*USERS, "reductions", "ops"), torch=True),
     Room(7, "testing", USERS, torch=True),
     Room(
         8, "__init__", (*COMPILER, "run", "pipeline", "api", "reductions", "ops", "nn", "testing")
     ),
-    Room(8, "__main__", ("",), torch=True),
+    Room(8, "command", ("",), torch=True),
+    Room(8, "__main__", ("",)),
 )
 
 DOORS = {
@@ -59,6 +64,7 @@ DOORS = {
 LATE = {
     "run.launch": ("triton",),
     "pipeline": ("laws",),
+    "api": ("laws",),
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from fusedreduce import __main__ as command
 from fusedreduce import reductions
+from fusedreduce.command import text
 from tests.door.house import ROOT
 
 FILE = """\
@@ -76,7 +78,7 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(path)
 
 
-# ---- prove -----------------------------------------------------------------------------------------
+# ---- prove -------------------------------------------------------------------------------------
 
 
 def test_a_proved_declaration(run) -> None:
@@ -116,7 +118,7 @@ def test_what_is_not_proved_warns_and_fails_only_when_strict(run, monkeypatch) -
     assert run("prove", "Total", "--strict").code == 1
 
 
-# ---- show ------------------------------------------------------------------------------------------
+# ---- show --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", reductions.__all__)
@@ -149,24 +151,24 @@ def test_a_fused_function_takes_a_shape_for_each_tensor(run, file: str) -> None:
 
 
 def test_plain_when_piped_and_coloured_on_a_terminal(run, monkeypatch) -> None:
-    plain = run("show", "Total").out
+    plain = run("show", "Total").out.rstrip("\n")
     assert "\x1b" not in plain
-    monkeypatch.setattr(command, "coloured", lambda: True)
-    assert command.painted("proved", command.STATUS_COLOURS) == "\x1b[32mproved\x1b[0m"
-    coloured = command.highlighted(plain)
-    assert "\x1b[35mdef\x1b[0m" in coloured
-    assert command.re.sub(r"\x1b\[\d+m", "", coloured) == plain.rstrip("\n")
+    monkeypatch.setattr(text, "coloured", lambda: True)
+    assert text.statuses("Total: proved") == "Total: \x1b[32mproved\x1b[0m"
+    coloured = text.highlighted(plain)
+    assert "\x1b[35mdef\x1b[0m total(" in coloured
+    assert re.sub(r"\x1b\[\d+m", "", coloured) == plain
 
 
 def test_no_color_is_respected(monkeypatch) -> None:
-    monkeypatch.setattr(command.sys.stdout, "isatty", lambda: True)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.delenv("NO_COLOR", raising=False)
-    assert command.coloured()
+    assert text.coloured()
     monkeypatch.setenv("NO_COLOR", "1")
-    assert not command.coloured()
+    assert not text.coloured()
 
 
-# ---- list, derive ----------------------------------------------------------------------------------
+# ---- list, derive ------------------------------------------------------------------------------
 
 
 def test_list_has_every_shipped_declaration(run) -> None:
@@ -180,7 +182,9 @@ def test_list_has_every_shipped_declaration(run) -> None:
 
 def test_a_correction_is_derived(run) -> None:
     code, out, _ = run("derive", "exp(x - m)", "--reference", "m")
-    assert (code, out) == (0, "sum of exp(x - m): c * exp(old.m - new.m)\n")
+    assert code == 0
+    assert "sum of exp(x - m)" in out
+    assert "* exp(old.m - new.m)" in out
 
 
 def test_a_missing_companion_is_named(run) -> None:
@@ -191,14 +195,14 @@ def test_a_missing_companion_is_named(run) -> None:
     assert run(*shifted, "--companion", "s=exp(x - m)").code == 0
 
 
-# ---- what is refused -------------------------------------------------------------------------------
+# ---- what is refused ---------------------------------------------------------------------------
 
 REFUSED = {
     "near names": (("show", "logsumex"), ("has no 'logsumex'", "did you mean LogSumExp?")),
-    "no file": (("prove", "nowhere.py:Total"), ("nowhere.py is not a file",)),
+    "no file": (("prove", "nowhere.py:Total"), ("nowhere.py is not a Python file",)),
     "no name": (("prove", "{file}:Rnage"), ("has no 'Rnage'", "did you mean Range?")),
     "which name": (("prove", "{file}"), ("which declaration?", "Inverted, Range")),
-    "a number": (("prove", "{file}:number"), ("number is not a declaration", "a int")),
+    "a number": (("prove", "{file}:number"), ("number is not a declaration", "int")),
     "a function": (("show", "{file}:bare"), ("bare is not a declaration", "@fr.fuse")),
     "a fused one": (("prove", "{file}:scaled"), ("scaled is not a declaration", "show {file}")),
     "a shape": (("show", "Total", "--shape", "8x"), ("--shape is not a shape", "4096x1024")),

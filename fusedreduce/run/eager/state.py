@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce.declare.edges import absent, has_element, readable
-from fusedreduce.declare.record import Field, Record
+from fusedreduce.declare.record import NO_POSITION, Field, Record
 from fusedreduce.run.eager.rows import KEYS, Rows, Values, call, components, kind_of
 
 Kind: TypeAlias = (
@@ -22,13 +22,7 @@ Kind: TypeAlias = (
 
 def final_state(record: Record, rows: Rows) -> tuple[Record, Values]:
     """The record with the types its fields have here, and every field and slot, one a row."""
-    record, state = (_two_passes if record.form == "corrected" else _tree)(record, rows)
-    if rows.n == 0:
-        state |= {s.name: rows.full(s.identity, rows.dtype(s.type)) for s in record.slots}
-    for f in record.fields:
-        if f.is_bound:
-            state[f.name] = rows.rows(call(record.functions.terms[f.name], state))
-    return record, state
+    return (_two_passes if record.form == "corrected" else _tree)(record, rows)
 
 
 def _two_passes(record: Record, rows: Rows) -> tuple[Record, Values]:
@@ -49,11 +43,18 @@ def _two_passes(record: Record, rows: Rows) -> tuple[Record, Values]:
         elif rows.n:
             state |= _KINDS[f.kind](f, contributions[f.name])
         else:
-            state[f.name] = rows.full(f.identity or 0, contributions[f.name].dtype)
+            state |= _nothing(record, f, rows, contributions[f.name].dtype)
     types = {n: kind_of(v.dtype) for n, v in (state | contributions).items()}
     return replace(
         record, fields=tuple(replace(f, type=types[f.name]) for f in record.fields)
     ), state
+
+
+def _nothing(record: Record, f: Field, rows: Rows, dtype: torch.dtype) -> Values:
+    """The slots of a field that no element was given to."""
+    slots = [s for s in record.slots if s.field == f.name]
+    positions = {s.name: torch.int64 for s in slots if s.identity == NO_POSITION}
+    return {s.name: rows.full(s.identity, positions.get(s.name, dtype)) for s in slots}
 
 
 def _counted(f: Field, value: Tensor) -> Tensor:
@@ -139,6 +140,11 @@ def _tree(record: Record, rows: Rows) -> tuple[Record, Values]:
     fields = [replace(f, type=_kind_of(f, v)) for f, v in zip(record.fields, values, strict=True)]
     record = replace(record, fields=tuple(fields))
     state = {f.name: v.to(rows.dtype(f.type)) for f, v in zip(fields, values, strict=True)}
+    if rows.n == 0:
+        state = {
+            f.name: rows.full(f.identity or 0, v.dtype)
+            for f, v in zip(fields, state.values(), strict=True)
+        }
     for _ in range(max(rows.n - 1, 0).bit_length()):
         state = _neighbours(record, state)
     return record, state
