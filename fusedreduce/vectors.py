@@ -1,8 +1,8 @@
 """Definitions to expressions: a two-pass formula on 1-D tensors that hold all elements of a row.
 
-Two readings. A *population* has any number of elements: what varies is an expression of one element,
-and every torch.sum, amax, ... becomes a named total over all of them. *Elements* are k numbers, so
-reductions are folded, and indexing, slicing and len work too.
+Two readings. A *population* has any number of elements: what varies is an expression of one
+element, and every torch.sum, amax, ... becomes a named total over all of them. *Elements* are k
+numbers, so reductions are folded, and indexing, slicing and len work too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def of_elements(
     name: Callable[[str, int], str],
     count: int,
 ) -> Outputs:
-    """The outputs for `count` elements, operand o of element i being the variable name(o, i), i from 1."""
+    """The outputs for `count` elements; operand o of element i is name(o, i), i from 1."""
     arguments = {
         n: _Elements(tuple(ir.var(name(n, i)) for i in range(1, count + 1)), kind, True)
         for n, kind in operands.items()
@@ -202,7 +202,7 @@ def _total_kind(x: Traced, kind: str) -> Kind:
     return "int" if kind == "sum" and x.kind == "bool" else x.kind
 
 
-# ---- torch's reductions ----------------------------------------------------------------------------------
+# ---- torch's reductions --------------------------------------------------------------------------
 
 
 def _reduction(kind: str) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The proofs: laws of a declaration proved, refuted with a counterexample, or honestly left open."""
+"""The proofs: laws proved, refuted with a counterexample, or honestly left open."""
 
 from fusedreduce.laws.certificate import Certificate, Counterexample, Facts, Law, Status
 from fusedreduce.laws.complete import Derivation, complete, derive

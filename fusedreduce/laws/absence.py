@@ -1,4 +1,4 @@
-"""Absence and boundedness: what terms and corrections do while a contribution or a reference runs off."""
+"""Absence and boundedness: what terms do while a contribution or a reference runs off."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _AWAY = (1e1, 1e2, 1e3, 1e4)
 
 
 def absences(record: Record, clock: Clock) -> list[Law]:
-    """Absence of every sum, for every reference with an infinite identity that it reads, even through others."""
+    """Absence of every sum, for every free reference it reads, directly or through others."""
     return [
         absence(record, f, r, clock)
         for f in record.fields
@@ -34,7 +34,8 @@ def absence(record: Record, f: Field, reference: Field, clock: Clock) -> Law:
     Claim   as the element's contribution tends to that identity, f(x; r) tends to 0
     Use     such an element (a masked score of -inf) is absent: its term is taken as 0.
     """
-    assert f.term is not None and reference.term is not None
+    assert f.term is not None
+    assert reference.term is not None
     identity = float(reference.identity or 0.0)
     towards = "-inf" if identity < 0 else "inf"
     statement = f"as {show(reference.term)} tends to {towards}, {show(f.term)} tends to 0"
@@ -72,7 +73,7 @@ def absence(record: Record, f: Field, reference: Field, clock: Clock) -> Law:
 
 
 def carrier(record: Record, reference: Field, identity: float) -> str | None:
-    """An operand that alone can drive the contribution to the identity: it enters as + or - itself."""
+    """An operand that alone can drive the contribution to the identity."""
     assert reference.term is not None
     term, domain = reference.term, dict(record.domain)
     direction = -1 if identity < 0 else 1

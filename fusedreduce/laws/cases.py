@@ -14,9 +14,9 @@ from fusedreduce.ir.expr import Expr, call, const
 from fusedreduce.laws import linear
 from fusedreduce.laws.linear import Row
 from fusedreduce.laws.rationals import exact
-from fusedreduce.laws.ratios import Poly, Ratio
-from fusedreduce.laws.reading import Infinite, Unsupported, Value, apply
-from fusedreduce.laws.symbols import Tower, Undefined
+from fusedreduce.laws.ratios import Poly, Ratio, Undefined
+from fusedreduce.laws.reading import Infinite, Unsupported, Value, apply, is_exact
+from fusedreduce.laws.symbols import Tower
 
 _RELATION = {"gt": ">", "ge": ">=", "eq": "="}
 _SWAPPED = {"lt": "gt", "le": "ge"}
@@ -24,7 +24,7 @@ _NEGATED = {"gt": "le", "ge": "lt", "le": "gt", "lt": "ge"}
 
 
 class Open(Exception):
-    """A comparison that the facts of a case do not settle: the facts of the cases that replace it."""
+    """A comparison that a case does not settle: the facts of the cases that replace it."""
 
     def __init__(self, *cases: Expr) -> None:
         super().__init__(*cases)
@@ -74,6 +74,8 @@ class Case:
             return self._choose(e)
         if e.op in ("abs", "sign"):
             return self._signed(e)
+        if e.op == "cast" and not is_exact(e):
+            raise Unsupported(f"a conversion to {e.value}")
         return apply(self, e.op, tuple(self.read(a) for a in e.args))
 
     def _constant(self, e: Expr) -> Value:
@@ -143,7 +145,8 @@ class Case:
         """A polynomial with the sign of left - right; None if the sign of its divisor is open."""
         one, zero = self.tower.one, self.tower.zero
         a, b = ((one if v else zero) if isinstance(v, bool) else v for v in (left, right))
-        assert isinstance(a, Ratio) and isinstance(b, Ratio)
+        assert isinstance(a, Ratio)
+        assert isinstance(b, Ratio)
         d = a - b
         positive = True if d.den.is_ground else self.tower.is_positive(d.den)
         return None if positive is None else self.tower.reduced(d.num if positive else -d.num)

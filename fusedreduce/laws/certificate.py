@@ -1,4 +1,4 @@
-"""What is known about a declaration: its laws, each with a status, a reason, or a counterexample."""
+"""What is known about a declaration: its laws, each with a status and the reason for it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LAWS = (
 
 
 class Status(str, Enum):
-    """Proved: an exact argument over the reals. Refuted: a counterexample. Checked: tried on up to
-    three elements or in high precision, never printed as proved. Unknown: neither; the law says why."""
+    """Proved: an exact argument over the reals. Refuted: a counterexample. Checked: tried on up
+    to three elements or in high precision, never printed as proved. Unknown: the law says why."""
 
     PROVED = "Proved"
     REFUTED = "Refuted"
@@ -31,7 +31,7 @@ class Status(str, Enum):
 
 @dataclass(frozen=True)
 class Counterexample:
-    """left != right at these elements or states; all numbers are texts with digits enough to differ."""
+    """left != right at these elements or states; numbers are texts, long enough to differ."""
 
     at: tuple[tuple[str, str], ...]
     left: tuple[str, str]
@@ -74,9 +74,9 @@ class Facts:
     """What selects a lowering; None stands for "not known".
 
     commutative  merge(a, b) = merge(b, a)
-    bounded      terms and corrections stay bounded while the references move as their merges move them
-    gauge        per output: "free" (does not depend on the reference), "first order" (its slope along
-                 the reference is 0 at the reference's own value), "no", "unknown"
+    bounded      terms and corrections stay bounded while the references move as their merges do
+    gauge        per output: "free" (does not depend on the reference), "first order" (its slope
+                 along the reference is 0 at the reference's own value), "no", "unknown"
     """
 
     commutative: bool | None = None
@@ -171,6 +171,7 @@ class Certificate:
             lines = [f"{law.title}: {law.status}", f"  {law.statement}"]
             lines += [f"  {law.how}"] if law.how else []
             lines += [f"  {law.counterexample}"] if law.counterexample else []
+            lines += [f"  to do: {law.advice}"] if law.advice else []
             blocks.append("\n".join(lines))
         return "\n\n".join(blocks)
 

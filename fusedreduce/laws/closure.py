@@ -1,11 +1,11 @@
 """Corrections derived: how a sum of terms f(x; r) moves when its reference moves, or why it cannot.
 
 Given    a term f(x; r) and candidate companions g_j(x; r)
-Claim    if f(x; r') = T_0 f(x; r) + sum_j T_j g_j(x; r) for all x, with T free of x, then the sum over
-         any elements moves by the same T: that is the correction, and it is faithful, additive and
-         composes by construction
-Use      `complete` fills corrections that were left out. Missing companions are named, with the line to
-         add; where no finite set of sums will do, that is told as the reason.
+Claim    if f(x; r') = T_0 f(x; r) + sum_j T_j g_j(x; r) for all x, with T free of x, then the sum
+         over any elements moves by the same T: that is the correction, and it is faithful,
+         additive and composes by construction
+Use      `complete` fills corrections that were left out. Missing companions are named, with the
+         line to add; where no finite set of sums will do, that is told as the reason.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Answer:
-    """The correction; or the terms of the companions that are missing; or the reason why there is none."""
+    """The correction; or the terms of missing companions; or the reason why there is none."""
 
     correction: Expr | None = None
     missing: tuple[Expr, ...] = ()
@@ -120,7 +120,7 @@ class _Search:
         return solve(self.case.tower, [self.own, *(c for _, c in sums)], self.target)
 
     def over_moves(self, sums: Sequence[Sum]) -> Expr | None:
-        """The correction by the fewest sums, its factors over differences (or ratios) of references."""
+        """The correction by the fewest sums, over differences (or ratios) of references."""
         span = set(self.target) | set(self.own)
         usable = [s for s in sums if s[1] and set(s[1]) <= span]
         usable.sort(key=lambda s: -len(s[1]))
@@ -149,7 +149,7 @@ class _Search:
         return out
 
     def plain(self) -> Expr | None:
-        """The correction with factors as they come: for terms that tie nothing by x - r or x / r."""
+        """The correction with factors as they come, where nothing is tied by x - r or x / r."""
         factors = self.solved(self.sums)
         if factors is None:
             return None

@@ -1,4 +1,4 @@
-"""Records completed: every correction that was left out is derived, or the refusal says what to add."""
+"""Records completed: corrections that were left out are derived, or what is missing is told."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def gap(record: Record) -> tuple[Field, Answer] | None:
 
 
 def problem_of(record: Record, f: Field) -> Problem:
-    """The closure problem of one sum: its companions are the other sums over the same references."""
+    """The closure problem of one sum; companions are the other sums over its references."""
     assert f.term is not None
     companions = tuple(
         (g.name, g.term)
@@ -120,7 +120,7 @@ def reference_facts(record: Record, references: Sequence[str]) -> tuple[Expr, ..
     return tuple(facts)
 
 
-# ---- refusals ------------------------------------------------------------------------------------------
+# ---- refusals ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -151,7 +151,7 @@ def refusal(record: Record, f: Field, found: Answer) -> Refusal:
         came = show(f.term)
         do = f"write it yourself: correct=lambda {f.name}, old, new: ..."
         if found.certain:
-            do = "write the term over x - r, x / r or products, or a general form with lift and merge"
+            do = "write the term over x - r or x / r, or a general form with lift and merge"
     text = message(f"{record.name}: {fact}", expected=expected, came=came, where=f.line, do=do)
     return Refusal(fact, text, do)
 
@@ -178,12 +178,12 @@ def _free_name(field: str, term: Expr, taken: set[str]) -> str:
     return next(n for i in range(1, 1000) if (n := f"{stem}{i}") not in taken)
 
 
-# ---- the public question -------------------------------------------------------------------------------
+# ---- the public question -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Derivation:
-    """What `derive` found: a correction, or the companions that are missing, or the reason for none.
+    """What `derive` found: a correction, or missing companions, or the reason for none.
 
     correction  the correction as text, over the sum's name, old.* and new.*; "" if there is none
     missing     terms whose sums it would need

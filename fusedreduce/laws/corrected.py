@@ -34,7 +34,7 @@ def laws_of_corrected(record: Record, clock: Clock) -> list[Law]:
     return laws
 
 
-# ---- meaning -------------------------------------------------------------------------------------------
+# ---- meaning -------------------------------------------------------------------------------------
 
 
 def _meaning(record: Record, own: Sequence[Law], clock: Clock) -> Law:
@@ -72,7 +72,7 @@ def _culprit(record: Record, own: Sequence[Law], slot: str) -> str:
 
 
 def _on_reachable_states(record: Record, law: Law) -> Law:
-    """At a bound reference a correction need only be right where the reference has its own value."""
+    """At a bound reference a correction need only be right at the reference's own value."""
     if law.status is Status.PROVED or not any(r.is_bound for r in record.all_references(law.field)):
         return law
     return replace(
@@ -132,7 +132,7 @@ def _state_signs(record: Record) -> dict[str, str]:
     return {f"{side}.{n}": "bool" for side in "abc" for n in flags}
 
 
-# ---- identity ------------------------------------------------------------------------------------------
+# ---- identity ------------------------------------------------------------------------------------
 
 
 def _identities(record: Record, clock: Clock) -> list[Law]:
@@ -149,7 +149,8 @@ def _identities(record: Record, clock: Clock) -> list[Law]:
 
 def _ordered(record: Record, f: Field, clock: Clock) -> Law:
     """The identity of a Max is not above any contribution, of a Min not below any."""
-    assert f.term is not None and f.identity is not None
+    assert f.term is not None
+    assert f.identity is not None
     op, word = ("maximum", "max") if f.kind == "Max" else ("minimum", "min")
     start = const(f.identity)
     contribution = states.at_element(record, f.term, 1)
@@ -180,7 +181,7 @@ def _ordered(record: Record, f: Field, clock: Clock) -> Law:
     )
 
 
-# ---- what to change ------------------------------------------------------------------------------------
+# ---- what to change ------------------------------------------------------------------------------
 
 
 def _with_advice(record: Record, law: Law) -> Law:

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from fusedreduce.ir.expr import Expr, call, const, is_const, names
 from fusedreduce.ir.show import show
 from fusedreduce.laws.cases import Case, Open
+from fusedreduce.laws.ratios import Grow, OutOfTime, Undefined
 from fusedreduce.laws.reading import Infinite, Unsupported, Value
-from fusedreduce.laws.symbols import Grow, OutOfTime, Tower, Undefined
+from fusedreduce.laws.symbols import Tower
 from fusedreduce.laws.writing import text
 
 CASES = 4000
@@ -56,7 +57,7 @@ def in_every_case(
         truth, known = todo.pop()
         tower = Tower(numbers, atoms=room, scale=scale, deadline=deadline)
         case = Case(tower, {**{n: tower.symbol(n) for n in numbers}, **truth})
-        tower.sign_of = _sign(case)
+        tower.sign_of = sign_in(case)
         try:
             # NOTE a != b splits: asked before the path is known it would split for ever.
             if not all(case.learn(f) for f in sorted(known, key=lambda f: f.op == "ne")):
@@ -128,7 +129,7 @@ def _signs(signs: Mapping[str, str], facts: Sequence[Expr]) -> tuple[dict[str, s
     return numbers, [n for n, s in signs.items() if s == "bool"]
 
 
-def _sign(case: Case) -> Callable[[object], bool | None]:
+def sign_in(case: Case) -> Callable[[object], bool | None]:
     """p > 0 by the facts of the case."""
 
     def sign(p: object) -> bool | None:

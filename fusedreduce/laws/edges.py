@@ -1,9 +1,9 @@
-"""The floating-point grid: which selects of the edge rule a declaration needs; the only door to numpy.
+"""The floating-point grid: which selects of the edge rule a declaration needs; numpy's only door.
 
 Given    streams over the grid {-huge, -1000, -1, 0, subnormal, 1, 1000, huge, -inf, +inf, NaN}, the
          values of every operand, payloads too, in float32 and float64
-Claim    without a select that is not chosen, every output stays what the full rule gives: equal within
-         rounding, the same infinity, or not a number where it was none
+Claim    without a select that is not chosen, every output stays what the full rule gives: equal
+         within rounding, the same infinity, or not a number where it was none
 Use      a select costs issue slots in every kernel; only those the grid asks for are printed.
 """
 
@@ -31,8 +31,8 @@ _PALETTES = (1, 1, 2, 2, 3, 16)  # how many values of the grid one stream mixes
 def choose_guards(record: Record) -> frozenset[str]:
     """The smallest set of selects, found by leaving them out one after another, the dearest first.
 
-    Names: "neutral:<ref>", "old:<ref>", "present:<field>", "nan:<field>". A correction must be there
-    for every sum that reads a reference (see `complete`). A general form has none.
+    Names: "neutral:<ref>", "old:<ref>", "present:<field>", "nan:<field>". Every sum that reads a
+    reference must have its correction (see `complete`). A general form has no guards.
     """
     if record.form == "general":
         return frozenset()

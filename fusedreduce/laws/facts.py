@@ -1,7 +1,7 @@
 """Facts select a lowering and refuse nothing: is it bounded, which outputs are gauge.
 
-gauge     an output is gauge when it is the same at every reference the sums may be kept at; to first
-          order when only its slope along a bound reference is 0 at the reference's own value
+gauge     an output is gauge when it is the same at every reference the sums may be kept at; to
+          first order when only its slope along a bound reference is 0 at the reference's own value
 bounded   terms and corrections stay bounded while a Max (Min) only grows (falls)
 """
 
@@ -30,7 +30,7 @@ def facts_of(record: Record, commutative: bool | None, clock: Clock) -> Facts:
     return Facts(commutative, _bounded(record, clock), _gauge(record, clock))
 
 
-# ---- gauge -----------------------------------------------------------------------------------------------
+# ---- gauge ---------------------------------------------------------------------------------------
 
 
 def _gauge(record: Record, clock: Clock) -> tuple[tuple[str, str], ...]:
@@ -80,7 +80,7 @@ def _kept_at(
 
 
 def _differs(record: Record, name: str, reference: str) -> bool:
-    """Does an output change when the sums are kept at another value of one reference? By numbers."""
+    """Does an output change when the sums are kept at another reference? By numbers."""
     old = reached(record, "old")
     new = {**old, reference: reached(record, "new")[reference]}
     sides = []
@@ -91,11 +91,11 @@ def _differs(record: Record, name: str, reference: str) -> bool:
     return search([Trial(((sides[0], sides[1]),), drawn(record))], count=8).example is not None
 
 
-# ---- bounded ---------------------------------------------------------------------------------------------
+# ---- bounded -------------------------------------------------------------------------------------
 
 
 def _bounded(record: Record, clock: Clock) -> bool | None:
-    """All terms and corrections over Max and Min references; None if some is open, or there are none."""
+    """All terms and corrections over Max and Min references; None if it is open."""
     answers = [
         _term_bounded(record, f, r, clock)
         for f in record.fields
@@ -109,7 +109,8 @@ def _bounded(record: Record, clock: Clock) -> bool | None:
 
 
 def _term_bounded(record: Record, f: Field, r: Field, clock: Clock) -> bool | None:
-    assert f.term is not None and f.correct is not None
+    assert f.term is not None
+    assert f.correct is not None
     direction = -1.0 if r.kind == "Max" else 1.0
     if _is_ratio(f, r):
         return True
@@ -128,7 +129,8 @@ def _term_bounded(record: Record, f: Field, r: Field, clock: Clock) -> bool | No
 
 def _is_ratio(f: Field, r: Field) -> bool:
     """A polynomial of x / r where r is the largest |x|: it lies within its values on [-1, 1]."""
-    assert f.term is not None and r.term is not None
+    assert f.term is not None
+    assert r.term is not None
     if r.term.op != "abs" or r.term.args[0].op != "var":
         return False
     x = str(r.term.args[0].value)

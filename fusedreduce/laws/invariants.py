@@ -1,8 +1,8 @@
 """Inductive invariants of a general form: facts that lift gives and merge keeps, such as n > 0.
 
 Given    candidates f > 0, f >= 0 for every number of the state
-Claim    those kept hold in every non-empty reachable state: lift has them (or is the identity itself)
-         and merge keeps them, all together
+Claim    those kept hold in every non-empty reachable state: lift has them (or is the identity
+         itself) and merge keeps them, all together
 Use      laws need hold on reachable states only; n > 0 makes b.n / (a.n + b.n) exist.
 """
 

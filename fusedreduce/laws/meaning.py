@@ -1,4 +1,4 @@
-"""Meaning: streaming equals the two-pass value for every n, and both equal the stated definition."""
+"""Meaning: streaming equals the two-pass value for every n, and the stated definition."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fusedreduce.errors import DeclarationError, message
 from fusedreduce.ir.expr import Expr, substitute, var
 from fusedreduce.laws import powers, states
 from fusedreduce.laws.certificate import Law, Status
+from fusedreduce.laws.coordinates import definition_by_coordinates
 from fusedreduce.laws.decide import Verdict, equal
 from fusedreduce.laws.obligations import Obligation, Pairs, known_signs, moved
 from fusedreduce.laws.powers import Expansion
@@ -23,13 +24,13 @@ TRIED = (1, 2, 3, 5)  # numbers of elements for trials
 MOST_ELEMENTS = 3  # and for exact arguments when there is none for every n
 
 
-# ---- streaming = two-pass ------------------------------------------------------------------------------
+# ---- streaming = two-pass ------------------------------------------------------------------------
 
 
 def meaning(record: Record) -> Obligation:
     """Given   elements X and Y, the two-pass state phi of each
     Claim   merge(phi(X), phi(Y)) = phi(X and Y), and lift(x) = phi(x)
-    Use     streaming, tiles, chunks, devices: any tree of merges gives the two-pass value, for every n.
+    Use     tiles, chunks, devices: any tree of merges gives the two-pass value, for every n.
     """
     trials = []
     for left, right in (((1,), (2,)), ((1, 2), (3,)), ((1,), (2, 3))):
@@ -84,14 +85,14 @@ def by_power_sums(record: Record, clock: Clock) -> Verdict:
     signs = {**e.known("a"), **e.known("b")}
     for f in record.fields:
         signs |= {f"{side}.{f.name}": known.get(f"old.{f.name}", "") for side in ("a", "b", "new")}
-    return equal(pairs, signs, deadline=clock.deadline())
+    return e.readable(equal(pairs, signs, deadline=clock.deadline()))
 
 
-# ---- the stated definition -----------------------------------------------------------------------------
+# ---- the stated definition -----------------------------------------------------------------------
 
 
 def stated(record: Record) -> tuple[Definition | None, dict[int, Outputs]]:
-    """The definition for any number of elements (None: it needs to know how many), and for those of TRIED."""
+    """The definition for any number of elements (None: it needs to know), and for TRIED."""
     fn = record.functions.definition
     assert fn is not None
     domain = dict(record.domain)
@@ -206,8 +207,6 @@ def _up_to(
 def for_every_n(record: Record, whole: Definition, clock: Clock) -> Verdict:
     """finish of the two-pass state = definition, both over the same power sums."""
     if record.form == "general":
-        from fusedreduce.laws.coordinates import definition_by_coordinates
-
         return definition_by_coordinates(record, whole, clock)
     row, totals, terms = totals_of(record, whole)
     try:
@@ -223,7 +222,7 @@ def for_every_n(record: Record, whole: Definition, clock: Clock) -> Verdict:
     known = known_signs(record)
     signs = e.known("r") | {f"r.{f.name}": known.get(f"old.{f.name}", "") for f in record.fields}
     pairs = tuple(_outputs(states.finish(record, state), whole, totals, state, e, sums))
-    return equal(pairs, signs, deadline=clock.deadline())
+    return e.readable(equal(pairs, signs, deadline=clock.deadline()))
 
 
 def totals_of(

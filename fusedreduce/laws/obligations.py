@@ -46,7 +46,7 @@ def of_corrections(record: Record) -> list[Obligation]:
 def faithfulness(record: Record, f: Field) -> Obligation:
     """Given   a term f(x; r) and its correction
     Claim   correct(f(x; old), old, new) = f(x; new)
-    Use     with additivity: the merged sum is the sum of terms at the merged reference, for every n.
+    Use     with additivity: a merged sum is the sum of terms at the new reference, for all n.
     """
     old, new = symbols(record, "old"), symbols(record, "new")
     pairs = ((moved(f, terms(record, 1, old), old, new), term(record, f, 1, new)),)
@@ -134,7 +134,7 @@ def unit(record: Record, f: Field) -> Obligation:
 
 def composition(record: Record, f: Field) -> Obligation:
     """Given   references old, mid, new and a sum c at old
-    Claim   correct(correct(c, old, mid), mid, new) = correct(c, old, new), companions moved likewise
+    Claim   correct(correct(c, old, mid), mid, new) = correct(c, old, new), companions too
     Use     corrections may be made tile by tile: the way to the last reference does not matter.
     """
 
@@ -151,7 +151,8 @@ def composition(record: Record, f: Field) -> Obligation:
     return Obligation(
         "composition",
         f.name,
-        "correcting in two steps is correcting in one: correct(correct(c, old, mid), mid, new) = correct(c, old, new)",
+        "correcting in two steps is correcting in one: "
+        "correct(correct(c, old, mid), mid, new) = correct(c, old, new)",
         (
             Trial(
                 pairs=(both_ways(start, *tried),),
@@ -174,7 +175,7 @@ def composition(record: Record, f: Field) -> Obligation:
     )
 
 
-# ---- the parts -----------------------------------------------------------------------------------------
+# ---- the parts -----------------------------------------------------------------------------------
 
 
 def _term(f: Field) -> Expr:
@@ -196,7 +197,7 @@ def symbols_of_sums(record: Record) -> dict[str, Expr]:
 
 
 def reached(record: Record, side: str) -> dict[str, Expr]:
-    """References that elements give: old from 3, mid also from 4, new also from 5; bound ones are free."""
+    """References that elements give: old from 3, mid also from 4, new also from 5."""
     last = {"old": 3, "mid": 4, "new": 5}[side]
     out: dict[str, Expr] = {}
     for f in record.fields:
@@ -212,7 +213,7 @@ def reached(record: Record, side: str) -> dict[str, Expr]:
 
 
 def drawn(record: Record) -> tuple[tuple[str, str], ...]:
-    """What the trials draw: five elements, and the references that are not chosen among elements."""
+    """What the trials draw: five elements, and references not chosen among elements."""
     free = [f for f in record.fields if f.kind not in ("Sum", "Max", "Min", "First")]
     numbers = [f for f in free if f.type != "bool"]
     sides = ("old", "mid", "new")

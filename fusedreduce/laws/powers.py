@@ -1,20 +1,22 @@
 """Power sums: the homomorphism from sums of functions of the element to states and to definitions.
 
 Given    terms f(x; r) with finite separations sum_k h_k(r) g_k(x)
-Claim    over any elements X, sum_X f(x; r) = sum_k h_k(r) G_k with G_k = sum_X g_k(x); and the G of two
-         sets together are the sums of their G
+Claim    over any elements X, sum_X f(x; r) = sum_k h_k(r) G_k with G_k = sum_X g_k(x); and the G
+         of two sets together are the sums of their G
 Use      an identity in free symbols G_k and r is an identity for every number of elements at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusedreduce.declare.record import Record
 from fusedreduce.ir.expr import Expr, call, names, rename, substitute, var
+from fusedreduce.ir.show import show
 from fusedreduce.laws.cases import Case
 from fusedreduce.laws.complete import signs_of, term_sign
+from fusedreduce.laws.decide import Verdict
 from fusedreduce.laws.separate import elements_only, in_tower, replaced, separate
 from fusedreduce.laws.states import formula
 from fusedreduce.laws.writing import total, write
@@ -37,6 +39,18 @@ class Expansion:
 
     def symbols(self, side: str) -> dict[int, Expr]:
         return {k: var(f"{side}.G{k}") for k in range(len(self.functions))}
+
+    def readable(self, verdict: Verdict) -> Verdict:
+        """A verdict whose texts name the sums by their terms: sum(x ** 2) for r.G2."""
+
+        def told(text: str) -> str:
+            for k in reversed(range(len(self.functions))):
+                for side in ("a", "b", "r"):
+                    text = text.replace(f"{side}.G{k}", f"sum({show(self.functions[k])})")
+            return text
+
+        assumed = tuple(told(t) for t in verdict.assumed)
+        return replace(verdict, why=told(verdict.why), assumed=assumed)
 
     def known(self, side: str) -> dict[str, str]:
         """The signs of those symbols: the sum of something positive is positive."""
@@ -97,7 +111,7 @@ def operands_of(record: Record) -> dict[str, str]:
 def state_of(
     record: Record, expansion: Expansion, sums: Mapping[int, Expr], side: str
 ) -> dict[str, Expr]:
-    """The two-pass state of elements with these power sums; free references are symbols of a side."""
+    """The two-pass state with these power sums; free references are symbols of a side."""
     state: dict[str, Expr] = {}
     for f in record.fields:
         if f.is_bound:

@@ -28,14 +28,14 @@ PROOF_S = 15.0
 
 
 def prove(R: Any) -> Certificate:
-    """The certificate of a declaration: every law with its status; never an exception for a wrong one."""
+    """The certificate of a declaration: every law with its status. A wrong one raises nothing."""
     record = R if isinstance(R, Record) else require_reduction(R, "prove(R)").record
     lacking = gap(record) if record.form == "corrected" else None
     return certified(record)[1] if lacking is None else _without_correction(record, *lacking)
 
 
 def certified(record: Record) -> tuple[Record, Certificate]:
-    """The record with derived corrections, chosen guards and the commutative flag; its certificate."""
+    """The record with derived corrections, guards and commutative flag; its certificate."""
     return _certified(record, record.functions.definition, record.line)
 
 

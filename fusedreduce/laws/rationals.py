@@ -1,4 +1,4 @@
-"""The exact number a float literal means: the simplest fraction that rounds to it, 1/3 for 0.333..."""
+"""The exact number a float literal means (the simplest fraction rounding to it); prime factors."""
 
 from __future__ import annotations
 
@@ -24,3 +24,15 @@ def exact(value: float) -> Fraction:
             return near
         bound *= 10
     return whole
+
+
+def primes(n: int) -> list[tuple[int, int]]:
+    """n as a product of p ** k by trial division; what is left above 10 ** 4 counts as prime."""
+    found, p = [], 2
+    while p * p <= n and p < 10**4:
+        k = 0
+        while n % p == 0:
+            n, k = n // p, k + 1
+        found += [(p, k)] if k else []
+        p += 1
+    return [*found, (n, 1)] if n > 1 else found

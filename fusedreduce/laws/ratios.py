@@ -1,4 +1,4 @@
-"""Quotients of polynomials with integer coefficients, in lowest terms."""
+"""Quotients of integer polynomials in lowest terms; atoms; what may go wrong."""
 
 from __future__ import annotations
 
@@ -74,3 +74,29 @@ def _lowered(p: Poly, low: Exponents, by: int) -> Poly:
     """p divided by the monomial `low` and the number `by`."""
     terms = {tuple(e - f for e, f in zip(m, low, strict=True)): c // by for m, c in p.terms()}
     return p.ring.from_dict(terms)
+
+
+class Grow(Exception):
+    """The tower is too small: start again with more atoms, or a finer scale of exponents."""
+
+    def __init__(self, atoms: int, scale: int) -> None:
+        super().__init__(atoms, scale)
+        self.atoms = atoms
+        self.scale = scale
+
+
+class OutOfTime(Exception):
+    """The deadline passed."""
+
+
+class Undefined(Exception):
+    """The value does not exist over the reals: 0 / 0, log of a negative number, inf - inf."""
+
+
+@dataclass(frozen=True)
+class Atom:
+    """exp, sin or cos of unit / scale; log of unit; unit ** (1 / degree)."""
+
+    kind: str
+    unit: Ratio
+    degree: int = 1

@@ -1,4 +1,4 @@
-"""What each operation of the language means on exact values; what has no exact meaning is refused."""
+"""What each operation means on exact values; what has no exact meaning is refused."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Protocol, TypeAlias
 
-from fusedreduce.laws.ratios import Ratio
-from fusedreduce.laws.symbols import Tower, Undefined
+from fusedreduce.ir.expr import Expr
+from fusedreduce.laws.ratios import Ratio, Undefined
+from fusedreduce.laws.symbols import Tower
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,14 @@ ARITHMETIC: Mapping[str, Callable[..., Ratio]] = {
     "softplus": lambda r, a: r.tower.log(r.tower.one + r.tower.exp(a)),
     "cast": _same,
 }
+
+
+def is_exact(e: Expr) -> bool:
+    """Has the operation of a node an exact meaning? A conversion only to a float type."""
+    if e.op == "cast":
+        return "float" in str(e.value)
+    return e.op in ARITHMETIC
+
 
 LOGIC: Mapping[str, Callable[..., bool]] = {
     "not": lambda a: not a,

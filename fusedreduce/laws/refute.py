@@ -1,4 +1,4 @@
-"""Numbers first: a law is tried at 40 digits on reachable values, with a fixed seed; the only door to mpmath.
+"""Numbers first: a law is tried at 40 digits on reachable values, seed fixed; mpmath's only door.
 
 A reachable value is a fold of lifted elements or what such a fold implies; free states would
 refute true laws (no Welford state has n = 0 and mean = 3).

@@ -1,10 +1,10 @@
-"""f(x; r) = sum_k h_k(r) g_k(x): the separation of a term into functions of the element and of the reference.
+"""f(x; r) = sum_k h_k(r) g_k(x): a term by functions of the element and of the reference.
 
 Given    a term as an exact value, and which symbols belong to the element
 Claim    monomials in algebraically independent atoms are linearly independent, so the monomials of
          the element's symbols are a basis: the g_k; their coefficients are the h_k
-Use      a term whose separation is finite closes under a move of the reference (closure.py). An atom
-         or a pole that holds element and reference together proves that no finite one exists.
+Use      a term whose separation is finite closes under a move of the reference (closure.py). An
+         atom or a pole that holds element and reference together proves that there is none.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import TypeAlias, TypeVar
 from fusedreduce.ir.expr import Expr, make, names, var, walk
 from fusedreduce.ir.show import show
 from fusedreduce.laws.cases import Case, Open
-from fusedreduce.laws.decide import soon
-from fusedreduce.laws.ratios import Poly, Ratio
-from fusedreduce.laws.reading import ARITHMETIC, Unsupported
-from fusedreduce.laws.symbols import Grow, OutOfTime, Tower, Undefined
+from fusedreduce.laws.decide import sign_in, soon
+from fusedreduce.laws.ratios import Grow, OutOfTime, Poly, Ratio, Undefined
+from fusedreduce.laws.reading import Unsupported, is_exact
+from fusedreduce.laws.symbols import Tower
 from fusedreduce.laws.writing import generator, text
 
 Separation: TypeAlias = "dict[Ratio, Ratio]"
@@ -40,7 +40,7 @@ def in_tower(ask: Callable[[Case], T], signs: Mapping[str, str], facts: Sequence
     while True:
         tower = Tower(signs, atoms=atoms, scale=scale, deadline=deadline)
         case = Case(tower, {n: tower.symbol(n) for n in signs})
-        tower.sign_of = lambda p, case=case: True if case.holds(p, ">") else None  # type: ignore[misc]
+        tower.sign_of = sign_in(case)
         try:
             for fact in facts:
                 case.learn(fact)
@@ -73,7 +73,7 @@ def elements_only(roots: Iterable[Expr], elements: frozenset[str]) -> dict[Expr,
         pure[node] = all(pure[a] for a in node.args) and (
             node.op != "var" or str(node.value) in elements
         )
-        exact = node.op in ARITHMETIC or node.op in ("var", "const")
+        exact = is_exact(node) or node.op in ("var", "const")
         if pure[node] and not exact and names(node):
             table[node] = var(f"{show(node)}")
     return table

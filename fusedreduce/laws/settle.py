@@ -25,7 +25,7 @@ class Clock:
 
 
 def settle(o: Obligation, clock: Clock) -> Law:
-    """Refuted by the first counterexample; else Proved; else Checked or Unknown, with the reason."""
+    """Refuted by the first counterexample; else Proved; else Checked or Unknown, and why."""
     found = search(o.trials)
     if found.example is not None:
         return _law(o, Status.REFUTED, f"counterexample in trial {found.tried}", found.example)

@@ -1,14 +1,14 @@
 """A declaration run on many small streams at once, in one floating-point type, with chosen selects.
 
-Tiles of up to three elements come one after another (reduce the references, correct, add the terms);
-besides, the last tile is summed up by itself and the two states are merged. Both follow the edge rule
-(a) to (e) of `declare.edges`, each select only where it is among the guards. What a select that is
-left out means: without `neutral:r` a term reads r as it is; without `old:r` a correction reads old.r
-as a term would; without `present:f` an absent element's term is added as it comes; without `nan:f` a
-maximum drops NaN.
+Tiles of up to three elements come one after another (reduce the references, correct, add the
+terms); besides, the last tile is summed up by itself and the two states are merged. Both follow the
+edge rule (a) to (e) of `declare.edges`, each select only where it is among the guards. What a
+select that is left out means: without `neutral:r` a term reads r as it is; without `old:r` a
+correction reads old.r as a term would; without `present:f` an absent element's term is added as it
+comes; without `nan:f` a maximum drops NaN.
 
-Arrays are (streams, tiles, elements) for operands and (streams,) for states. The numpy functions come
-in as an argument: `edges` is the only door to numpy.
+Arrays are (streams, tiles, elements) for operands and (streams,) for states. The numpy functions
+come in as an argument: `edges` is the only door to numpy.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ State: TypeAlias = "dict[str, Array]"
 
 @dataclass(frozen=True)
 class Streams:
-    """Inputs: operands by name, `inside` (False: padding or masked out), all (streams, tiles, elements)."""
+    """Operands by name and `inside` (False: padding, masked out): (streams, tiles, elements)."""
 
     operands: Mapping[str, Array]
     inside: Array

@@ -1,51 +1,34 @@
-"""Exact values: rational functions over Q in symbols and atoms exp, log, root, sin, cos; the only door to sympy.
+"""Exact values: rational functions of symbols and atoms exp, log, root, sin, cos; sympy's door.
 
 A *tower* is the ring Z[symbols, atoms]; a *ratio* is a quotient of two of its polynomials. An atom
-stands for exp(unit / scale), log(f), f ** (1 / q), sin(unit / scale), cos(unit / scale), where unit
-is a monomial with coefficient 1 and f an irreducible polynomial. Every rewriting here is an identity
-of functions, so a numerator that is the zero polynomial proves that a value is zero. Nothing is
-ever simplified, substituted or guessed; what a logarithm or root needed to be positive is listed in
-`assumed`.
+stands for exp(unit / scale), log(f), f ** (1 / q), sin(unit / scale), cos(unit / scale), where
+unit is a monomial with coefficient 1 and f an irreducible polynomial. Every rewriting here is an
+identity of functions, so a numerator that is the zero polynomial proves that a value is zero.
+Nothing is ever simplified, substituted or guessed; what a logarithm or root needed to be positive
+is listed in `assumed`.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
 from sympy.polys.domains import ZZ
 from sympy.polys.rings import ring
 
-from fusedreduce.laws.ratios import Exponents, Poly, Ratio, ratio
-
-
-class Grow(Exception):
-    """The tower is too small: start again with more atoms, or a finer scale of exponents."""
-
-    def __init__(self, atoms: int, scale: int) -> None:
-        super().__init__(atoms, scale)
-        self.atoms = atoms
-        self.scale = scale
-
-
-class OutOfTime(Exception):
-    """The deadline passed."""
-
-
-class Undefined(Exception):
-    """The value does not exist over the reals: 0 / 0, log of a negative number, inf - inf."""
-
-
-@dataclass(frozen=True)
-class Atom:
-    """exp, sin or cos of unit / scale; log of unit; unit ** (1 / degree)."""
-
-    kind: str
-    unit: Ratio
-    degree: int = 1
+from fusedreduce.laws.rationals import primes
+from fusedreduce.laws.ratios import (
+    Atom,
+    Exponents,
+    Grow,
+    OutOfTime,
+    Poly,
+    Ratio,
+    Undefined,
+    ratio,
+)
 
 
 class Tower:
@@ -236,7 +219,7 @@ class Tower:
         yield from found
 
     def factors(self, p: Poly) -> tuple[int, list[tuple[Poly, int]]]:
-        """p = content * product of irreducible f ** k, found in a ring of the used generators only."""
+        """p = content * product of irreducible f ** k, in a ring of the used generators."""
         used = self.used(p)
         if len(p) == 1:
             ((exponents, c),) = p.terms()
@@ -304,15 +287,3 @@ class Tower:
                 unit = self.atoms[i].unit
                 found |= self.symbols_of(self.used(unit.num, unit.den))
         return frozenset(found)
-
-
-def primes(n: int) -> list[tuple[int, int]]:
-    """n as a product of p ** k by trial division; what is left above 10 ** 4 counts as prime."""
-    found, p = [], 2
-    while p * p <= n and p < 10**4:
-        k = 0
-        while n % p == 0:
-            n, k = n // p, k + 1
-        found += [(p, k)] if k else []
-        p += 1
-    return [*found, (n, 1)] if n > 1 else found

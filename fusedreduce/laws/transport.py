@@ -13,9 +13,8 @@ from collections.abc import Sequence
 
 from fusedreduce.ir.expr import Expr, call, const, is_const, substitute, var
 from fusedreduce.laws.cases import Case
-from fusedreduce.laws.ratios import Ratio
+from fusedreduce.laws.ratios import Ratio, Undefined
 from fusedreduce.laws.separate import eliminate
-from fusedreduce.laws.symbols import Undefined
 from fusedreduce.laws.writing import product, total, write
 
 MOVES = ("sub", "div")

@@ -7,8 +7,8 @@ from fractions import Fraction
 
 from fusedreduce.ir.expr import Expr, Number, call, const, var
 from fusedreduce.ir.show import show
-from fusedreduce.laws.ratios import Exponents, Poly, Ratio
-from fusedreduce.laws.symbols import Atom, Tower
+from fusedreduce.laws.ratios import Atom, Exponents, Poly, Ratio
+from fusedreduce.laws.symbols import Tower
 
 
 def write(tower: Tower, v: Ratio) -> Expr:

@@ -34,7 +34,7 @@ def reduce(
 
     >>> from fusedreduce.reductions import LogSumExp
     >>> reduce(LogSumExp, {"x": torch.tensor([1000.0, 1000.0])}, (0,))
-    {'': tensor(1000.6931)}
+    {'': tensor(1000.6932)}
     """
     require_operands(R.record, operands)
     results = _results(R, operands, dims, keepdim, dtype)
