@@ -276,9 +276,12 @@ class Fused(Generic[P, T]):
                         where=trace.function_line(fn),
                     )
                 )
+        self.names = tuple(self.signature.parameters)
         self.runner = pipeline.Runner(FuseTask(fn))
 
     def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if not kwargs and len(args) == len(self.names):
+            return dict(zip(self.names, args, strict=True))
         bound = self.signature.bind(*args, **kwargs)
         bound.apply_defaults()
         return bound.arguments

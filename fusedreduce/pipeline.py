@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Protocol
 
 import torch
@@ -59,7 +58,9 @@ class Task(Protocol):
 # ---- prove -------------------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=1024)
+_warned: set[str] = set()
+
+
 def certified(record: Record, trust: bool = False) -> tuple[Record, str]:
     """The record with derived corrections and chosen guards, and its certificate in one line.
 
@@ -69,9 +70,11 @@ def certified(record: Record, trust: bool = False) -> tuple[Record, str]:
 
     complete, certificate = laws.certified(record)
     certificate.raise_if_refuted()
-    if not certificate.proved and not trust:
+    if not certificate.proved and not trust and certificate.hash not in _warned:
+        _warned.add(certificate.hash)
         warnings.warn(str(certificate), ProofWarning, stacklevel=3)
-    return complete, f"{certificate.headline} (certificate {certificate.hash})"
+    words = "proved over the reals" if certificate.proved else "not proved"
+    return complete, f"{words}{', trusted' * trust} (certificate {certificate.hash})"
 
 
 # ---- trace, plan, print ------------------------------------------------------------------------

@@ -193,7 +193,8 @@ def typed(record: Record, operands: Mapping[str, str]) -> Record:
             assert f.term is not None
             kind = _field_type(f, kind_of(f.term, kinds))
         kinds[f.name] = kind
-        fields.append(replace(f, type=kind, identity=_identity(f, kind)))
+        neutral = int(f.neutral) if kind == "int" else f.neutral
+        fields.append(replace(f, type=kind, identity=_identity(f, kind), neutral=neutral))
     return replace(record, fields=tuple(fields))
 
 
@@ -221,14 +222,24 @@ def _identity(f: Field, kind: str) -> float | int | bool | None:
 def valued(record: Record) -> frozenset[str]:
     """The fields whose value depends on an operand; the others only count."""
     if record.form == "general":
-        return frozenset(
-            f.name for f, e in zip(record.fields, record.lift, strict=True) if names(e)
-        ) or frozenset(f.name for f in record.fields)
+        return _valued_general(record)
     found: set[str] = set()
     for f in record.fields:
         read = names(f.term) if f.term is not None else ()
-        if f.kind in ("ArgMax", "ArgMin") or any(n in found or n in record.operands for n in read):
+        operands = (*record.operands, *record.payloads)
+        if f.kind in ("ArgMax", "ArgMin") or any(n in found or n in operands for n in read):
             found.add(f.name)
+    return frozenset(found)
+
+
+def _valued_general(record: Record) -> frozenset[str]:
+    """Fields lifted from an operand, then those whose merge reads one of them."""
+    fields = [f.name for f in record.fields]
+    found = {n for n, e in zip(fields, record.lift, strict=True) if names(e)}
+    for _ in fields:
+        for n, e in zip(fields, record.merge, strict=True):
+            if any(read.partition(".")[2] in found for read in names(e)):
+                found.add(n)
     return frozenset(found)
 
 

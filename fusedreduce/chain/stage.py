@@ -12,7 +12,7 @@ from fusedreduce.chain.axes import Atom, Axes, Shape
 from fusedreduce.chain.tensor import TracedTensor
 from fusedreduce.declare.record import Record
 from fusedreduce.ir.check import kind_of
-from fusedreduce.ir.expr import Expr
+from fusedreduce.ir.expr import Expr, names
 from fusedreduce.program import Stage, needed_fields, restricted, stage_kinds, typed, valued
 
 
@@ -69,8 +69,9 @@ def result_dtypes(record: Record, values: Mapping[str, TracedTensor]) -> dict[st
     table = {slot.name: _dtype(slot.type, state) for slot in record.slots}
     for output, e in record.finish:
         kind = kind_of(e, fields)
-        is_valued = bool(needed_fields(record, frozenset({output})) & from_values)
-        table[output or "value"] = _dtype(kind, operand if is_valued else state)
+        corrected = record.form == "corrected"
+        read = needed_fields(record, frozenset({output})) if corrected else frozenset(names(e))
+        table[output or "value"] = _dtype(kind, operand if read & from_values else state)
     return table
 
 

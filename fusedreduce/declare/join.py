@@ -72,13 +72,14 @@ def join(*declarations: type[Reduction]) -> type[Reduction]:
             )
         )
     name = "_".join(titles)
-    record = _joined(name, [p.record for p in parts])
+    record = _joined(name, {p.__name__: p.record for p in parts})
     return type(
         name, (Reduction,), {"record": record, "parts": parts, "__doc__": f"{name}, joined."}
     )
 
 
-def _joined(name: str, records: list[Record]) -> Record:
+def _joined(name: str, parts: Mapping[str, Record]) -> Record:
+    records = list(parts.values())
     if len({r.form for r in records}) > 1:
         raise DeclarationError(
             message(
@@ -91,14 +92,14 @@ def _joined(name: str, records: list[Record]) -> Record:
     more: dict[str, list[Any]] = {k: [] for k in ("lift", "merge", "finish", "empty", "domain")}
     operands: dict[str, None] = {}
     payloads: dict[str, None] = {}
-    for r in records:
+    for title, r in parts.items():
         table = _Renamed({})
         for f in r.fields:
-            _place(r, f, table, fields)
+            _place(title, r, f, table, fields)
         more["lift"] += r.lift
         more["merge"] += [table.expr(m) for m in r.merge]
-        more["finish"] += [(_key(r, k), table.expr(e)) for k, e in r.finish]
-        more["empty"] += [(_key(r, k), v) for k, v in r.empty]
+        more["finish"] += [(_key(title, k), table.expr(e)) for k, e in r.finish]
+        more["empty"] += [(_key(title, k), v) for k, v in r.empty]
         more["domain"] += [d for d in r.domain if d not in more["domain"]]
         operands |= dict.fromkeys(r.operands)
         payloads |= dict.fromkeys(r.payloads)
@@ -119,19 +120,19 @@ def _joined(name: str, records: list[Record]) -> Record:
     )
 
 
-def _place(r: Record, f: Field, table: _Renamed, fields: dict[str, Field]) -> None:
+def _place(title: str, r: Record, f: Field, table: _Renamed, fields: dict[str, Field]) -> None:
     """Give field `f` its name in the join; an equal field of a corrected form is shared."""
     table.names[f.name] = f.name
     same = fields.get(f.name)
     if r.form == "corrected" and same == table.field(f):
         return
     if same is not None:
-        table.names[f.name] = f"{r.name}_{f.name}"
+        table.names[f.name] = f"{title}_{f.name}"
     fields[table.names[f.name]] = table.field(f)
 
 
-def _key(r: Record, output: str) -> str:
-    return f"{r.name}{SEPARATOR}{output}" if output else r.name
+def _key(title: str, output: str) -> str:
+    return f"{title}{SEPARATOR}{output}" if output else title
 
 
 def nested(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -153,7 +153,7 @@ class Record:
                 todo.extend(f.reads)
                 if f.is_bound and f.term is not None:
                     todo.extend(n for n in names(f.term) if n in self.by_name)
-        return tuple(f for f in self.fields if f.name in found)
+        return tuple(f for f in self.fields if f.name in found and f.is_reference)
 
     def free_references(self, name: str) -> tuple[Field, ...]:
         """Those among `all_references` with an infinite identity: they decide who is absent."""

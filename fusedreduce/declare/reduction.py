@@ -33,7 +33,7 @@ class Reduction:
     >>> LogSumExp.record.operands
     ('x',)
     >>> fr.reduce(LogSumExp, torch.tensor([1000.0, 1000.0]))
-    tensor(1000.6931)
+    tensor(1000.6932)
     """
 
     record: ClassVar[Record]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fusedreduce.declare import edges
 from fusedreduce.declare.record import NO_POSITION, Field
 from fusedreduce.ir.expr import const, names, substitute
@@ -94,10 +96,22 @@ class CorrectedPrinter(StagePrinter):
         """Edge rule (b): the variable that terms read."""
         if f.kind == "First" or not self.is_read(f):
             return value
-        if not self.record.guarded(f"neutral:{f.name}") or f.identity is None:
+        if not self.record.guarded(f"neutral:{f.name}") or self.counts(f):
             return value
-        text = self.helper(f"neutral_{f.name}", edges.readable_expr(f), [value])
+        text = self.neutral(f, self.value)
         return self.row(self.claim(f"{f.name}_read"), text)
+
+    def neutral(self, f: Field, state: Mapping[str, str]) -> str:
+        """Edge rule (b) as a call: what is read of a reference of this state."""
+        expr = edges.readable_expr(self.record, f.name)
+        return self.helper(
+            f"neutral_{f.name}", expr, [state[n] for n in dict.fromkeys(names(expr))]
+        )
+
+    def counts(self, f: Field) -> bool:
+        """Does the formula read a count? Every row has an element, so it is not at its identity."""
+        read = [self.record.by_name[n] for n in names(f.term or const(0)) if f.is_bound]
+        return any(self.is_count(g) and g.term is not None and g.term.op == "const" for g in read)
 
     def is_read(self, f: Field) -> bool:
         return any(f.name in g.reads for g in self.record.fields)
@@ -159,6 +173,11 @@ class CorrectedPrinter(StagePrinter):
             elif f.kind in ("ArgMax", "ArgMin"):
                 self.value[f.position] = self.full(f.position, f.identity, f.type)
                 self.value[f.name] = self.full(f.name, NO_POSITION, "int")
+            elif self.is_count(f) and self.term_place(f) == "scalar":
+                self.value[f.name] = self.claim(f.name)
+                self.row(
+                    self.value[f.name], f"tl.full((), {literal(f.identity)}, {self.dtype(f.type)})"
+                )
             else:
                 identity = 0.0 if f.identity is None else f.identity
                 self.value[f.name] = self.full(f.name, identity, f.type)
@@ -198,6 +217,10 @@ class CorrectedPrinter(StagePrinter):
             for n in names(f.correct)
             if n.startswith("old.")
         }
+        bound = [f for f in self.record.fields if f.is_bound and f.term is not None]
+        read |= {
+            n for f in bound for n in names(f.term or const(0))
+        }  # at its identity, if they are
         return read | {f.name for f in self.record.fields if f.is_reference and f.kind != "First"}
 
     def is_corrected(self, f: Field) -> bool:
@@ -230,15 +253,7 @@ class CorrectedPrinter(StagePrinter):
         name = self.body.functions.define(
             f"correct_{f.name}", [p.replace(".", "_") for p in parameters], f.correct, self.user
         )
-        moved = f"{name}({', '.join(self.side(f, p) for p in parameters)})"
-        for r in self.record.free_references(f.name) if self.has_unset(f) else ():
-            nothing = f"{self._claimed[r.name]} == {literal(r.identity)}"
-            moved = f"tl.where({nothing}, {self.unit(f)}, {moved})"
-        return moved
-
-    def has_unset(self, f: Field) -> bool:
-        """Edge rule (e): a bound reference such as t / s has no value before an element."""
-        return any(r.is_bound and r.identity is None for r in self.record.all_references(f.name))
+        return f"{name}({', '.join(self.side(f, p) for p in parameters)})"
 
     def side(self, f: Field, parameter: str) -> str:
         """A parameter of a correction: the field, `old.x` or `new.x`."""
@@ -256,18 +271,14 @@ class CorrectedPrinter(StagePrinter):
         if not used:
             return before
         name = f"{f.name}_old"
-        if f.is_bound:
-            if self.record.free_references(f.name):  # `corrected` asks those
-                return before
-            self.need_first()
-            return self.row(self.claim(name), f"tl.where(first, {self.read[f.name]}, {before})")
         if not self.record.guarded(f"old:{f.name}"):
             if self.record.guarded(f"neutral:{f.name}"):
-                text = self.helper(f"neutral_{f.name}", edges.readable_expr(f), [before])
-                return self.row(self.claim(name), text)
+                return self.row(self.claim(name), self.neutral(f, self._claimed))
             return before
-        expr = edges.readable_old_expr(f)
-        given = {f"old.{f.name}": before, f"new.{f.name}": self.read[f.name]}
+        expr = edges.readable_old_expr(self.record, f.name)
+        given = {f"old.{n}": v for n, v in self._claimed.items()} | {
+            f"new.{f.name}": self.read[f.name]
+        }
         text = self.helper(
             f"old_or_new_{f.name}", expr, [given[n] for n in dict.fromkeys(names(expr))]
         )

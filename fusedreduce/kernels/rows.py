@@ -14,6 +14,7 @@ from fusedreduce.kernels.general import GeneralPrinter
 from fusedreduce.kernels.header import header
 from fusedreduce.kernels.lower import lowered
 from fusedreduce.kernels.names import identifier
+from fusedreduce.kernels.script import script
 from fusedreduce.plan.layout import Layout
 from fusedreduce.plan.rows import RowPlan, element_outputs
 from fusedreduce.program import Output, Program, Stage
@@ -77,6 +78,9 @@ class RowPrinter:
         signature = [self.annotated(a) for a in arguments]
         signature += [f"{c}: tl.constexpr" for c, _ in constants]
         text = self.module(name, signature)
+        text += "\n\n" + script(
+            self.source_program, self.plan, self.layout, name, arguments, constants
+        )
         return PrintedKernel(name, text, tuple(arguments), tuple(constants))
 
     def annotated(self, argument: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from fusedreduce.declare import edges
 from fusedreduce.declare.record import Field
 from fusedreduce.ir.expr import Expr, names, var
 from fusedreduce.kernels.body import Body
@@ -148,7 +149,7 @@ class StagePrinter:
             wish = f"finish_{output}" if output else "finish"
             text = self.apply(wish, expr, "row")
             empty = dict(self.record.empty).get(output)
-            if empty is not None and parameters and self.can_be_empty():
+            if empty is not None and parameters and edges.can_be_empty(self.record):
                 text = f"tl.where({self.nonempty()}, {text}, {literal(empty)})"
             if text.isidentifier():
                 name = text
@@ -159,11 +160,6 @@ class StagePrinter:
             self.body.bind(var(result), name, "row")
         if self.stage.state:
             self.bind_state()
-
-    def can_be_empty(self) -> bool:
-        """May every element of a row be absent?"""
-        infinite = any(f.has_infinite_identity for f in self.record.references)
-        return infinite or self.record.form == "general"
 
     def nonempty(self) -> str:
         """Edge: does the row hold an element? A state at its identity in every slot does not."""

@@ -16,6 +16,7 @@ from fusedreduce.laws.linear import Row
 from fusedreduce.laws.rationals import exact
 from fusedreduce.laws.ratios import Poly, Ratio, Undefined
 from fusedreduce.laws.reading import Infinite, Unsupported, Value, apply, is_exact
+from fusedreduce.laws.signs import logarithmic, row_of
 from fusedreduce.laws.symbols import Tower
 
 _RELATION = {"gt": ">", "ge": ">=", "eq": "="}
@@ -149,7 +150,10 @@ class Case:
         assert isinstance(b, Ratio)
         d = a - b
         positive = True if d.den.is_ground else self.tower.is_positive(d.den)
-        return None if positive is None else self.tower.reduced(d.num if positive else -d.num)
+        if positive is None:
+            return None
+        p = self.tower.reduced(d.num if positive else -d.num)
+        return logarithmic(self.tower, p) or p
 
     def truth(self, v: Ratio, relation: str) -> bool:
         difference = self._difference(v, self.tower.zero)
@@ -178,28 +182,12 @@ class Case:
 
     def possible(self, p: Poly, relation: str) -> bool:
         self.tower.check_time()
-        row = self._row(p, relation)
+        row = row_of(self.tower, p, relation)
         key = row, len(self.rows)
         if key not in self.asked:
             rows = linear.connected(self.rows, row)
             self.asked[key] = linear.feasible(rows, self.tower.term_sign)  # type: ignore[arg-type]
         return self.asked[key]
-
-    def _row(self, p: Poly, relation: str) -> Row:
-        """p without its content and without the positive monomial that divides it."""
-        terms = p.terms()
-        low = [
-            min(m[i] for m, _ in terms) if self.tower.signs.get(i) == "+" else 0
-            for i in range(len(self.tower.gens))
-        ]
-        content = math.gcd(*(int(c) for _, c in terms))
-        return Row(
-            tuple(
-                (tuple(e - f for e, f in zip(m, low, strict=True)), int(c) // content)
-                for m, c in sorted(terms)
-            ),
-            relation,
-        )
 
     def learn(self, fact: Expr) -> bool:
         """Take a comparison to be true; False if that contradicts the case."""
@@ -218,7 +206,7 @@ class Case:
             return op != "gt"
         if not self.possible(p, _RELATION[op]):
             return False
-        self.rows.append(self._row(p, _RELATION[op]))
+        self.rows.append(row_of(self.tower, p, _RELATION[op]))
         if op == "eq" or (op == "ge" and not self.possible(p, ">")):
             self._eliminate(p)
         self._vanish()

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from fusedreduce.ir.expr import Expr, call, const, is_const, names
 from fusedreduce.ir.show import show
 from fusedreduce.laws.cases import Case, Open
-from fusedreduce.laws.ratios import Grow, OutOfTime, Undefined
+from fusedreduce.laws.ratios import Grow, OutOfTime, Poly, Undefined
 from fusedreduce.laws.reading import Infinite, Unsupported, Value
 from fusedreduce.laws.symbols import Tower
-from fusedreduce.laws.writing import text
+from fusedreduce.laws.writing import text, write
 
 CASES = 4000
 Ask = Callable[[Case], "str | None"]
@@ -57,7 +57,7 @@ def in_every_case(
         truth, known = todo.pop()
         tower = Tower(numbers, atoms=room, scale=scale, deadline=deadline)
         case = Case(tower, {**{n: tower.symbol(n) for n in numbers}, **truth})
-        tower.sign_of = sign_in(case)
+        attach(case)
         try:
             # NOTE a != b splits: asked before the path is known it would split for ever.
             if not all(case.learn(f) for f in sorted(known, key=lambda f: f.op == "ne")):
@@ -129,15 +129,23 @@ def _signs(signs: Mapping[str, str], facts: Sequence[Expr]) -> tuple[dict[str, s
     return numbers, [n for n, s in signs.items() if s == "bool"]
 
 
-def sign_in(case: Case) -> Callable[[object], bool | None]:
-    """p > 0 by the facts of the case."""
+def attach(case: Case) -> None:
+    """Let the tower ask the case for signs."""
 
-    def sign(p: object) -> bool | None:
+    def sign(p: Poly) -> bool | None:
         if case.holds(p, ">") is True:
             return True
-        return False if case.holds(-p, ">") is True else None  # type: ignore[operator]
+        return False if case.holds(-p, ">") is True else None
 
-    return sign
+    def settle(p: Poly) -> bool:
+        """p > 0, p < 0, or p = 0, where it may count as positive: its root is 0 either way."""
+        known = sign(p)
+        if known is None and case.holds(p, "=") is not True:
+            e = write(case.tower, case.tower.of(p))
+            raise Open(*(call(op, e, const(0.0)) for op in ("gt", "lt", "eq")))
+        return known is not False
+
+    case.tower.sign_of, case.tower.settle_sign = sign, settle
 
 
 def _where(path: Sequence[Expr]) -> str:

@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 from fusedreduce.ir.expr import Expr, make, names, var, walk
 from fusedreduce.ir.show import show
 from fusedreduce.laws.cases import Case, Open
-from fusedreduce.laws.decide import sign_in, soon
+from fusedreduce.laws.decide import attach, soon
 from fusedreduce.laws.ratios import Grow, OutOfTime, Poly, Ratio, Undefined
 from fusedreduce.laws.reading import Unsupported, is_exact
 from fusedreduce.laws.symbols import Tower
@@ -40,7 +40,7 @@ def in_tower(ask: Callable[[Case], T], signs: Mapping[str, str], facts: Sequence
     while True:
         tower = Tower(signs, atoms=atoms, scale=scale, deadline=deadline)
         case = Case(tower, {n: tower.symbol(n) for n in signs})
-        tower.sign_of = sign_in(case)
+        attach(case)
         try:
             for fact in facts:
                 case.learn(fact)

@@ -109,7 +109,7 @@ class Runner:
             if f.is_bound:
                 new[f.name] = self.value(_term(f), new)
                 continue
-            seen = {r: self.readable(self.record.by_name[r], new[r])[:, None] for r in f.reads}
+            seen = {r: self.readable(self.record.by_name[r], new)[:, None] for r in f.reads}
             term = self.value(_term(f), {**elements, **seen})
             term = np.broadcast_to(term, inside.shape)
             reached[f.name] = term
@@ -197,30 +197,41 @@ class Runner:
 
     # ---- references
 
-    def readable(self, f: Field, value: Array) -> Array:
+    def at_identity(self, f: Field, state: State) -> Array:
+        """Does a reference hold nothing yet? A bound one where all fields of its formula do."""
+        if f.kind == "First":
+            return state[f.position] == NO_POSITION
+        if not f.is_bound:
+            return state[f.name] == f.identity
+        answer = True
+        for n in names(_term(f)):
+            if self.record.by_name[n].kind != "First":
+                answer = answer & self.at_identity(self.record.by_name[n], state)
+        return answer
+
+    def readable(self, f: Field, state: State) -> Array:
         """Rule (b): what a term reads."""
+        value = state[f.name]
         if f"neutral:{f.name}" not in self.guards:
             return value
-        missing = value == f.identity
+        missing = self.at_identity(f, state)
         if not f.is_bound:
             missing = missing | self.np.isinf(value)
         return self.np.where(missing, self.dtype(f.neutral), value)
 
     def moved(self, f: Field, old: State, new: State) -> Array:
-        """Rule (c): the field at the new references; of nothing, nothing."""
+        """Rule (c): the field at the new references."""
         if f.correct is None:
             return old[f.name]
         env: State = {f.name: old[f.name]}
         for name in old:
             env[f"old.{name}"] = old[name]
         for r in self.record.all_references(f.name):
-            env[f"new.{r.name}"] = now = self.readable(r, new[r.name])
-            env[f"old.{r.name}"] = before = self.readable(r, old[r.name])
+            env[f"new.{r.name}"] = now = self.readable(r, new)
+            env[f"old.{r.name}"] = before = self.readable(r, old)
             if f"old:{r.name}" in self.guards:
-                env[f"old.{r.name}"] = self.np.where(old[r.name] == r.identity, now, before)
-        value = self.value(f.correct, env)
-        unset = any(r.is_bound and r.identity is None for r in self.record.all_references(f.name))
-        return self.np.where(self.nothing(old), old[f.name], value) if unset else value
+                env[f"old.{r.name}"] = self.np.where(self.at_identity(r, old), now, before)
+        return self.value(f.correct, env)
 
 
 def _term(f: Field) -> Expr:
@@ -230,7 +241,7 @@ def _term(f: Field) -> Expr:
 
 def every_guard(record: Record) -> tuple[str, ...]:
     """All selects of the full rule that can change a value, the dearest first."""
-    references = [r for r in record.references if r.kind != "First" and r.identity is not None]
+    references = [r for r in record.references if r.kind != "First"]
     present = [f.name for f in record.fields if f.kind == "Sum" and record.free_references(f.name)]
     ordered = [f.name for f in record.fields if f.kind in ("Max", "Min") and f.type == "float"]
     corrects = [f.correct for f in record.fields if f.correct is not None]

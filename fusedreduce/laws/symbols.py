@@ -54,6 +54,7 @@ class Tower:
         self.assumed: dict[Poly, None] = {}  # polynomials taken to be positive
         self.divisors: dict[Poly, None] = {}  # polynomials taken to be different from 0
         self.sign_of: Callable[[Poly], bool | None] = lambda p: None  # p > 0? by the facts at hand
+        self.settle_sign: Callable[[Poly], bool] = _unsettled  # the same, or the case is split
         self.zero, self.one = self.number(0), self.number(1)
 
     def check_time(self) -> None:
@@ -199,18 +200,22 @@ class Tower:
     def _positive_factors(self, v: Ratio, what: str) -> Iterator[tuple[Poly, int]]:
         """v > 0 as a product of positive powers base ** k; primes are bases too.
 
-        A factor whose sign is open is taken to be positive, and that is listed in `assumed`.
+        One odd factor whose sign is open is taken to be positive, since v is, and listed in
+        `assumed`; a second one, or one in an even power, splits the case.
         """
         if self.is_zero(v):
             raise Undefined(f"{what} of 0")
-        sign, found = 1, list[tuple[Poly, int]]()
+        sign, found, open_signs = 1, list[tuple[Poly, int]](), 0
         for p, direction in ((self.reduced(v.num), 1), (self.reduced(v.den), -1)):
             content, factors = self.factors(p)
             sign *= 1 if content > 0 else -1
             found += [(self.ring(q), direction * k) for q, k in primes(abs(content))]
             for f, k in factors:
                 positive = self.is_positive(f)
-                if positive is None:
+                if positive is None and (k % 2 == 0 or open_signs):
+                    positive = self.settle_sign(f)
+                elif positive is None:
+                    open_signs += 1
                     self.assumed[f] = None
                 sign *= -1 if positive is False and k % 2 else 1
                 found.append((-f if positive is False else f, direction * k))
@@ -287,3 +292,7 @@ class Tower:
                 unit = self.atoms[i].unit
                 found |= self.symbols_of(self.used(unit.num, unit.den))
         return frozenset(found)
+
+
+def _unsettled(p: Poly) -> bool:
+    raise Undefined("a sign that is open")

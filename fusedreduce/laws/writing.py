@@ -49,14 +49,15 @@ def term(tower: Tower, exponents: Exponents, factor: Fraction) -> Expr:
             inside.append(scaled(write(tower, atom.unit), Fraction(e, tower.scale)))
         elif e:
             (over if e > 0 else under).append(powered(generator(tower, i), abs(e)))
-    over += [call("exp", total(inside))] if inside else []
-    size = abs(factor)
-    if size.numerator != 1 or not over:
+    size, decay = abs(factor), [call("exp", total(inside))] if inside else []
+    if size.numerator != 1 or not (over or decay):
         over.insert(0, number(Fraction(size.numerator)))
     if size.denominator != 1:
         under.insert(0, number(Fraction(size.denominator)))
-    out = product(over)
-    out = call("div", out, product(under)) if under else out
+    if not over:
+        over, decay = decay, []
+    out = call("div", product(over), product(under)) if under else product(over)
+    out = product([out, *decay])
     return negative(out) if factor < 0 else out
 
 

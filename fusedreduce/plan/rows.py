@@ -68,8 +68,8 @@ def plan(program: Program, layout: Layout, strategy: str | None = None) -> RowPl
         else:
             rows, warps = 1, max(4, min(block // 512, 16))
     else:
-        rows = rows_of_block(block, strided)
-        warps = warps_of_block(program, rows * block)
+        rows = rows_of_block(program, block, strided)
+        warps = warps_of_block(program, block, rows * block)
     passes = passes_of(program) if strategy == "loop" else 1
     return RowPlan(
         strategy=strategy,
@@ -124,16 +124,20 @@ def state_width(program: Program) -> int:
     return 2 if program.state == "float64" else 1
 
 
-def rows_of_block(block: int, strided: bool) -> int:
+def rows_of_block(program: Program, block: int, strided: bool) -> int:
     """Several rows a program when they are short."""
-    tile = SHORT_TILE * 2 if strided else SHORT_TILE
-    return max(1, min(tile // block, 64)) if block <= 512 or strided else 1
+    if block <= 512 or strided:
+        tile = SHORT_TILE * 2 if strided else SHORT_TILE
+        return max(1, min(tile // block, 64))
+    return 2 if block == 1024 and not element_outputs(program) else 1
 
 
-def warps_of_block(program: Program, elements: int) -> int:
-    """16 to 64 elements a thread."""
+def warps_of_block(program: Program, block: int, elements: int) -> int:
+    """16 to 32 numbers a thread."""
+    if block <= 512:
+        return 4
     warps = elements * state_width(program) // (WARP * 32)
-    return max(1, min(next_power_of_two(max(warps, 1)), 32)) if elements > 2048 else 4
+    return max(2, min(next_power_of_two(max(warps, 1)), 32))
 
 
 def loop_block(program: Program) -> int:

@@ -12,7 +12,7 @@ class LogSumExp(Reduction):
 
     >>> import torch, fusedreduce as fr
     >>> fr.reduce(LogSumExp, torch.tensor([1000.0, 1000.0]))
-    tensor(1000.6931)
+    tensor(1000.6932)
     """
 
     m = Max(lambda x: x)

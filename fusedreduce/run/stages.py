@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fusedreduce.declare import edges
 from fusedreduce.declare.record import Field, Record
-from fusedreduce.ir.expr import Expr, call, names, substitute, var
+from fusedreduce.ir.expr import Expr, call, names, rename, substitute, var
 from fusedreduce.program import Stage
 from fusedreduce.run.language import Function, Language, Values
 
@@ -149,10 +149,10 @@ def _present(record: Record, f: Field, operands: Mapping[str, Expr]) -> Expr:
 
 
 def _readable(record: Record, f: Field) -> Expr:
-    """Edge rule (b), over the field's own name."""
-    if f.identity is None or not record.guarded(f"neutral:{f.name}"):
+    """Edge rule (b), over the names of fields."""
+    if not record.guarded(f"neutral:{f.name}"):
         return var(f.name)
-    return edges.readable_expr(f)
+    return edges.readable_expr(record, f.name)
 
 
 def _moved(record: Record, f: Field) -> Expr:
@@ -161,18 +161,15 @@ def _moved(record: Record, f: Field) -> Expr:
         return var(f.name)
     table: dict[str, Expr] = {}
     for r in record.all_references(f.name):
-        new = substitute(_readable(record, r), {r.name: var(f"new.{r.name}")})
-        old: Expr = substitute(_readable(record, r), {r.name: var(f"old.{r.name}")})
-        if r.identity is not None and record.guarded(f"old:{r.name}"):
-            old = substitute(edges.readable_old_expr(r), {f"new.{r.name}": new})
+        readable = _readable(record, r)
+        new, old = (rename(readable, {n: side + n for n in names(readable)}) for side in _SIDES)
+        if record.guarded(f"old:{r.name}"):
+            old = substitute(edges.readable_old_expr(record, r.name), {f"new.{r.name}": new})
         table |= {f"new.{r.name}": new, f"old.{r.name}": old}
-    moved = substitute(f.correct, table)
-    unset = any(r.is_bound and r.identity is None for r in record.all_references(f.name))
-    for r in record.free_references(f.name) if unset else ():
-        # Edge rule (e): no element so far; a bound reference such as t / s has no value then.
-        assert r.identity is not None
-        moved = call("where", call("eq", var(f"old.{r.name}"), r.identity), 0.0, moved)
-    return moved
+    return substitute(f.correct, table)
+
+
+_SIDES = ("new.", "old.")
 
 
 # ---- how a tile's terms become slots -------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""THE table of the laws room: declarations that hold, and broken ones with the law that refuses them."""
+"""THE table of the laws room: declarations that hold, broken ones and the laws that refuse them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def declared(name: str, **body: Any) -> type[fr.Reduction]:
     return type(name, (fr.Reduction,), body)
 
 
-# ---- parts ---------------------------------------------------------------------------------------------
+# ---- parts ---------------------------------------------------------------------------------------
 
 
 def top():
@@ -80,9 +80,12 @@ def pebay(a, b):
     m2 = a.m2 + b.m2 + d * q * a.n * b.n
     m3 = a.m3 + b.m3 + d * q * q * a.n * b.n * (a.n - b.n) + 3 * q * (a.n * b.m2 - b.n * a.m2)
     m4 = (
-        a.m4 + b.m4 + d * q * q * q * a.n * b.n * (a.n * a.n - a.n * b.n + b.n * b.n)
-        + 6 * q * q * (a.n * a.n * b.m2 + b.n * b.n * a.m2) + 4 * q * (a.n * b.m3 - b.n * a.m3)
-    )  # fmt: skip
+        a.m4
+        + b.m4
+        + d * q * q * q * a.n * b.n * (a.n * a.n - a.n * b.n + b.n * b.n)
+        + 6 * q * q * (a.n * a.n * b.m2 + b.n * b.n * a.m2)
+        + 4 * q * (a.n * b.m3 - b.n * a.m3)
+    )
     return n, a.mean + q * b.n, m2, m3, m4
 
 
@@ -99,20 +102,30 @@ def central(x, p):
 def fourth_moments(name, merge):
     n, mean, m2, m3, m4 = fr.state(0.0, 0.0, 0.0, 0.0, 0.0)
     return declared(
-        name, n=n, mean=mean, m2=m2, m3=m3, m4=m4,
-        lift=lambda x: (1.0, x, 0.0, 0.0, 0.0), merge=merge,
+        name,
+        n=n,
+        mean=mean,
+        m2=m2,
+        m3=m3,
+        m4=m4,
+        lift=lambda x: (1.0, x, 0.0, 0.0, 0.0),
+        merge=merge,
         finish=lambda m2, m3, m4: {"m2": m2, "m3": m3, "m4": m4},
         definition=lambda x: {"m2": central(x, 2), "m3": central(x, 3), "m4": central(x, 4)},
-    )  # fmt: skip
+    )
 
 
 def norm(name, merge):
     k, q = fr.state(0.0, 0.0)
     return declared(
-        name, k=k, q=q, lift=lambda x: (torch.abs(x), torch.where(torch.abs(x) > 0, 1.0, 0.0)),
-        merge=merge, finish=lambda k, q: k * torch.sqrt(q),
+        name,
+        k=k,
+        q=q,
+        lift=lambda x: (torch.abs(x), torch.where(torch.abs(x) > 0, 1.0, 0.0)),
+        merge=merge,
+        finish=lambda k, q: k * torch.sqrt(q),
         definition=lambda x: torch.sqrt(torch.sum(x * x)),
-    )  # fmt: skip
+    )
 
 
 def scaled(a, b):
@@ -136,9 +149,15 @@ def three_norm():
 
     k, q = fr.state(0.0, 0.0)
     return declared(
-        "ThreeNorm", k=k, q=q, lift=lambda x: (x, 1.0), merge=merge, domain={"x": "positive"},
-        finish=lambda k, q: k * q ** (1 / 3), definition=lambda x: torch.sum(x**3) ** (1 / 3),
-    )  # fmt: skip
+        "ThreeNorm",
+        k=k,
+        q=q,
+        lift=lambda x: (x, 1.0),
+        merge=merge,
+        domain={"x": "positive"},
+        finish=lambda k, q: k * q ** (1 / 3),
+        definition=lambda x: torch.sum(x**3) ** (1 / 3),
+    )
 
 
 def arg_max(name, left, **more):
@@ -148,24 +167,50 @@ def arg_max(name, left, **more):
 
     v, at = fr.state(-INF, INF)
     return declared(
-        name, v=v, at=at, lift=lambda x, k: (x, k), merge=merge, domain={"k": "index"},
-        finish=lambda v, at: {"value": v, "at": at}, **more,
-    )  # fmt: skip
+        name,
+        v=v,
+        at=at,
+        lift=lambda x, k: (x, k),
+        merge=merge,
+        domain={"k": "index"},
+        finish=lambda v, at: {"value": v, "at": at},
+        **more,
+    )
 
 
 def by_value_and_place(a, b):
     return (a.v > b.v) | ((a.v == b.v) & (a.at < b.at))
 
 
-def top_two(name, second):
+def first_and_second(x):
+    """Of one, two, three or more elements, by an insertion."""
+    first, second = x[0], x[0] - INF
+    for i in range(1, len(x)):
+        first, second = (
+            torch.maximum(first, x[i]),
+            torch.maximum(second, torch.minimum(first, x[i])),
+        )
+    return {"first": first, "second": second}
+
+
+def second_of_both(a, b):
+    return torch.maximum(torch.minimum(a.v1, b.v1), torch.maximum(a.v2, b.v2))
+
+
+def top_two(name, second, **more):
     def merge(a, b):
         return torch.maximum(a.v1, b.v1), second(a, b)
 
     v1, v2 = fr.state(-INF, -INF)
     return declared(
-        name, v1=v1, v2=v2, lift=lambda x: (x, -INF), merge=merge,
+        name,
+        v1=v1,
+        v2=v2,
+        lift=lambda x: (x, -INF),
+        merge=merge,
         finish=lambda v1, v2: {"first": v1, "second": v2},
-    )  # fmt: skip
+        **more,
+    )
 
 
 def best_slice(x):
@@ -183,15 +228,24 @@ def kadane(name, crossing=True, identity=-INF):
         if crossing:
             best = torch.maximum(best, a.suf + b.pre)
         return (
-            a.total + b.total, torch.maximum(a.pre, a.total + b.pre),
-            torch.maximum(b.suf, b.total + a.suf), best,
-        )  # fmt: skip
+            a.total + b.total,
+            torch.maximum(a.pre, a.total + b.pre),
+            torch.maximum(b.suf, b.total + a.suf),
+            best,
+        )
 
     total, pre, suf, best = fr.state(0.0, identity, identity, identity)
     return declared(
-        name, total=total, pre=pre, suf=suf, best=best, lift=lambda x: (x, x, x, x), merge=merge,
-        finish=lambda best: {"best": best}, definition=best_slice,
-    )  # fmt: skip
+        name,
+        total=total,
+        pre=pre,
+        suf=suf,
+        best=best,
+        lift=lambda x: (x, x, x, x),
+        merge=merge,
+        finish=lambda best: {"best": best},
+        definition=best_slice,
+    )
 
 
 def one_state(name, identity, merge, **more):
@@ -210,27 +264,40 @@ def quaternion(name, sign):
 
     w, x1, y1, z1 = fr.state(1.0, 0.0, 0.0, 0.0)
     return declared(
-        name, w=w, x1=x1, y1=y1, z1=z1, lift=lambda p, q, r, s: (p, q, r, s), merge=merge,
+        name,
+        w=w,
+        x1=x1,
+        y1=y1,
+        z1=z1,
+        lift=lambda p, q, r, s: (p, q, r, s),
+        merge=merge,
         finish=lambda w: w,
-    )  # fmt: skip
+    )
 
 
 def rotation(name, sign):
+    def turn_sine(p, old, new):
+        step = old.r - new.r
+        return p * torch.cos(step) + sign * old.q * torch.sin(step)
+
+    def turn_cosine(q, old, new):
+        step = old.r - new.r
+        return q * torch.cos(step) - sign * old.p * torch.sin(step)
+
     return declared(
-        name, r=fr.First(lambda x: x),
-        p=fr.Sum(lambda x, r: torch.sin(x - r),
-                 correct=lambda p, old, new: p * torch.cos(old.r - new.r) + sign * old.q * torch.sin(old.r - new.r)),
-        q=fr.Sum(lambda x, r: torch.cos(x - r),
-                 correct=lambda q, old, new: q * torch.cos(old.r - new.r) - sign * old.p * torch.sin(old.r - new.r)),
+        name,
+        r=fr.First(lambda x: x),
+        p=fr.Sum(lambda x, r: torch.sin(x - r), correct=turn_sine),
+        q=fr.Sum(lambda x, r: torch.cos(x - r), correct=turn_cosine),
         finish=lambda p, q: torch.sqrt(p * p + q * q),
-    )  # fmt: skip
+    )
 
 
 def lse(name, **changes):
     return declared(name, **{"m": top(), "s": exps(), "finish": log_sum_exp, **changes})
 
 
-# ---- declarations that hold -----------------------------------------------------------------------------
+# ---- declarations that hold ----------------------------------------------------------------------
 
 
 class LogSumExp(fr.Reduction):
@@ -269,7 +336,7 @@ class Moments(fr.Reduction):
 
 
 class ShortWelford(fr.Reduction):
-    """Its correction drops a term that is 0 at the mean: unfaithful at a free reference, right at its own."""
+    """Its correction drops a term that is 0 at the mean: unfaithful elsewhere, right there."""
 
     n = fr.Sum(lambda x: 1.0)
     total = fr.Sum(lambda x: x)
@@ -504,7 +571,7 @@ class LogAddExp(fr.Reduction):
 
 @dataclass(frozen=True)
 class Case:
-    """A declaration that holds. `open` names laws that the engine only checks (or leaves unknown)."""
+    """A declaration that holds. `open` names laws that the engine only checks."""
 
     declaration: type[fr.Reduction]
     commutative: bool | None = True
@@ -557,11 +624,11 @@ HOLD = (
     Case(fourth_moments("Pebay", pebay)),
     Case(Covariance),
     Case(WeightedWelford),
-    Case(norm("TwoNorm", scaled), open=("definition",)),
+    Case(norm("TwoNorm", scaled)),
     Case(three_norm()),
     Case(SoftMin),
     Case(arg_max("ArgMaxByPlace", by_value_and_place)),
-    Case(top_two("TopTwo", lambda a, b: torch.maximum(torch.minimum(a.v1, b.v1), torch.maximum(a.v2, b.v2)))),
+    Case(top_two("TopTwo", second_of_both)),
     Case(Joined),
     Case(Affine, commutative=False),
     Case(kadane("Kadane"), commutative=False, open=("definition",)),
@@ -579,10 +646,10 @@ HOLD = (
     Case(ScaledNorm),
     Case(fr.join(LogSumExp, Moments)),
     Case(fr.join(SoftmaxEntropy, SoftmaxSum, Joined)),
-)  # fmt: skip
+)
 
 
-# ---- broken declarations --------------------------------------------------------------------------------
+# ---- broken declarations -------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -620,25 +687,36 @@ def with_entropy(name, correct):
     return declared(name, m=top(), s=exps(), e=shifted(correct), finish=entropy)
 
 
+def corrected_by(name, correct):
+    return lse(name, s=exps(correct))
+
+
+def wrong_shift(e, old, new):
+    return (e - old.s * (old.m - new.m)) * torch.exp(old.m - new.m)
+
+
+UNFAITHFUL = ("faithfulness", "meaning")
 BROKEN = (
-    Broken(lse("Inverted", s=exps(lambda s, old, new: s * torch.exp(new.m - old.m))), ("faithfulness", "meaning")),
-    Broken(lse("Unused", s=exps(lambda s, old, new: s + 0 * old.m * new.m)), ("faithfulness", "meaning")),
-    Broken(lse("Halved", s=exps(lambda s, old, new: s * torch.exp((old.m - new.m) / 2))), ("faithfulness", "meaning")),
+    Broken(corrected_by("Inverted", lambda s, old, new: s * torch.exp(new.m - old.m)), UNFAITHFUL),
+    Broken(corrected_by("Unused", lambda s, old, new: s + 0 * old.m * new.m), UNFAITHFUL),
     Broken(
-        lse("Tiny", s=exps(lambda s, old, new: s * torch.exp((old.m - new.m) * (1 + 1e-9)))),
-        ("faithfulness", "meaning"),
+        corrected_by("Halved", lambda s, old, new: s * torch.exp((old.m - new.m) / 2)), UNFAITHFUL
     ),
-    Broken(lse("Added", s=exps(lambda s, old, new: s + (old.m - new.m))), ("faithfulness", "additivity", "meaning")),
+    Broken(
+        corrected_by("Tiny", lambda s, old, new: s * torch.exp((old.m - new.m) * (1 + 1e-9))),
+        UNFAITHFUL,
+    ),
+    Broken(
+        corrected_by("Added", lambda s, old, new: s + (old.m - new.m)),
+        ("faithfulness", "additivity", "meaning"),
+    ),
     Broken(lse("MinReference", m=fr.Min(lambda x: x)), ("absence",)),
     Broken(
         lse("Forgets", finish=lambda m, s: torch.log(s), definition=lse_definition),
         ("definition",),
     ),
-    Broken(with_entropy("NoShift", lambda e, old, new: e * torch.exp(old.m - new.m)), ("faithfulness", "meaning")),
-    Broken(
-        with_entropy("ShiftSign", lambda e, old, new: (e - old.s * (old.m - new.m)) * torch.exp(old.m - new.m)),
-        ("faithfulness", "meaning"),
-    ),
+    Broken(with_entropy("NoShift", lambda e, old, new: e * torch.exp(old.m - new.m)), UNFAITHFUL),
+    Broken(with_entropy("ShiftSign", wrong_shift), UNFAITHFUL),
     Broken(welford("WrongWeight", wrong_weight), ("associativity", "definition")),
     Broken(welford("NoCrossTerm", no_cross_term), ("definition",)),
     Broken(welford("MeanOfMeans", mean_of_means), ("identity", "associativity")),
@@ -648,20 +726,29 @@ BROKEN = (
     Broken(kadane("NoCrossing", crossing=False), ("definition",)),
     Broken(kadane("KadaneZero", identity=0.0), ("identity",)),
     Broken(
-        declared(
-            "DropsSecond", v1=(two := fr.state(-INF, -INF))[0], v2=two[1], lift=lambda x: (x, -INF),
-            merge=lambda a, b: (torch.maximum(a.v1, b.v1), torch.maximum(a.v2, b.v2)),
-            finish=lambda v1, v2: {"first": v1, "second": v2},
-            definition=lambda x: {"second": torch.amin(x) if len(x) == 2 else x[0] - INF if len(x) == 1 else
-                                  torch.maximum(torch.minimum(x[0], x[1]), torch.minimum(torch.maximum(x[0], x[1]), x[2]))},
-        ),
+        top_two("DropsSecond", lambda a, b: torch.maximum(a.v2, b.v2), definition=first_and_second),
         ("definition",),
     ),
-    Broken(one_state("MeanOfPairs", 0.0, lambda a, b: (a.p + b.p) / 2), ("identity", "associativity")),
+    Broken(
+        one_state("MeanOfPairs", 0.0, lambda a, b: (a.p + b.p) / 2), ("identity", "associativity")
+    ),
     Broken(one_state("Subtraction", 0.0, lambda a, b: a.p - b.p), ("identity", "associativity")),
     Broken(quaternion("QuaternionSign", -1.0), ("associativity",)),
     Broken(one_state("ProductZero", 0.0, lambda a, b: a.p * b.p), ("identity",)),
     Broken(one_state("MaxZero", 0.0, lambda a, b: torch.maximum(a.p, b.p)), ("identity",)),
-    Broken(declared("MaxFieldZero", m=fr.Max(lambda x: x, identity=0.0), finish=lambda m: m), ("identity",)),
-    Broken(rotation("RotationSign", -1.0), ("faithfulness", "meaning")),
-)  # fmt: skip
+    Broken(
+        declared("MaxFieldZero", m=fr.Max(lambda x: x, identity=0.0), finish=lambda m: m),
+        ("identity",),
+    ),
+    Broken(rotation("RotationSign", -1.0), UNFAITHFUL),
+    Broken(
+        declared("NoCompanion", m=top(), e=fr.Sum(lambda x, m: (x - m) ** 2), finish=lambda e: e),
+        ("faithfulness",),
+    ),
+    Broken(
+        declared(
+            "NoForm", m=top(), e=fr.Sum(lambda x, m: torch.sigmoid(x - m)), finish=lambda e: e
+        ),
+        ("faithfulness",),
+    ),
+)

@@ -78,7 +78,7 @@ def _sum(
 ) -> Tensor:
     """sum_j term(element j, references), over the elements that are present."""
     away = absent(record, f.name, contributions)
-    read = {n: readable(record.by_name[n], state[n]) for n in f.reads}
+    read = {n: readable(record, record.by_name[n], state) for n in f.reads}
     values = {n: _gate(v, away) for n, v in (rows.values | read).items()}
     term = rows.elements(call(record.functions.terms[f.name], values))
     present = term if away is None else torch.where(away, torch.zeros_like(term), term)
