@@ -20,6 +20,7 @@ class Access:
     body: Body
     layout: Layout
     used: dict[str, None] = field(default_factory=dict)
+    strided: dict[str, str] = field(default_factory=dict)  # a stride's argument -> its tensor
     column_text: str = "column"
     firsts: dict[str, str] = field(default_factory=dict)
 
@@ -132,6 +133,7 @@ class Access:
             return index
         argument = f"{identifier(name)}_{side}_stride" + (f"_{k}" if many > 1 else "")
         self.used[argument] = None
+        self.strided[argument] = name
         if not index.isidentifier():
             index = f"({index})"
         return f"{index} * {argument}"
@@ -178,8 +180,8 @@ class Access:
         wanted = {"float": self.program.state, "int": "int64", "bool": "int1"}[kind]
         return text if dtype == wanted else f"{text}.to(tl.{wanted})"
 
-    def first(self, expr: Expr) -> Expr:
-        """The operand at the first column: a row value."""
+    def first(self, expr: Expr, wish: str = "") -> Expr:
+        """The operand at the first column: a row value, loaded as `wish` if that is all it is."""
         table: dict[str, Expr] = {"j": const(0)}
         for n in names(expr):
             if n in self.program.by_name and self.varies_by_column(n):
@@ -188,7 +190,8 @@ class Access:
                     place = "row" if self.place_of(n) == "element" else "scalar"
                     mask = "row_inside" if self.plan.tiled and place == "row" else ""
                     text = self.converted(n, self.pointer(n, first=True), mask)
-                    name = self.body.assign(f"{n}_first", text, "row")
+                    wishes = [*([wish] if wish and expr is var(n) else []), f"{n}_first"]
+                    name = self.body.assign(wishes, text, "row")
                     self.firsts[n] = name
                     self.body.bind(var(f"{n}_first"), name, place)
         return substitute(expr, table)
@@ -212,7 +215,8 @@ class Access:
         numbers = [i.name for i in self.program.inputs if i.number]
         sizes: list[str] = [s for s in ("M", "N") if s in self.used]
         sizes += sorted(s for s in self.used if s[0] in "RC" and s[1:].isdigit())
-        strides = [u for u in self.used if "_stride" in u]
+        order = {n: k for k, n in enumerate([*tensors, *(o.name for o in self.program.outputs)])}
+        strides = sorted(self.strided, key=lambda u: (order[self.strided[u]], "_column_" in u, u))
         return [*pointers, *numbers, *sizes, *strides]
 
 

@@ -81,6 +81,7 @@ class Body:
     writer: Writer = field(default_factory=Writer)
     known: dict[Expr, str] = field(default_factory=dict)
     places: dict[Expr, str] = field(default_factory=dict)
+    made: dict[str, str] = field(default_factory=dict)  # in one block: a row's text -> its name
     functions: Functions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,10 +102,10 @@ class Body:
         return self.places.get(node) or self.program.place(node)
 
     def shape(self, place: str) -> str:
-        """The comment at the end of a line."""
+        """The comment at the end of a line; single numbers need none."""
         tiled = {"element": "(ROWS, BLOCK)", "row": "(ROWS,)", "column": "(BLOCK,)"}
-        flat = {"element": "(BLOCK,)", "column": "(BLOCK,)", "row": "()"}
-        return (tiled if self.plan.tiled else flat).get(place, "()")
+        flat = {"element": "(BLOCK,)", "column": "(BLOCK,)"}
+        return (tiled if self.plan.tiled else flat).get(place, "")
 
     def at(self, text: str, place: str, target: str) -> str:
         """The text of a value used where a value of another place is wanted."""
@@ -126,8 +127,8 @@ class Body:
         if place is not None:
             self.places[expr] = place
 
-    def assign(self, wish: str, text: str, place: str) -> str:
-        name = self.namer.claim(wish)
+    def assign(self, wishes: Sequence[str], text: str, place: str) -> str:
+        name = self.namer.claim_first(wishes)
         self.writer.line(f"{name} = {text}", self.shape(place))
         return name
 
@@ -165,7 +166,7 @@ class Body:
         """Is some use of the node in a value that varies more?"""
         return any(node in n.args and self.place(n) != place for n in walk(root))
 
-    def define(self, expr: Expr, wish: str = "") -> str:
+    def define(self, expr: Expr, wishes: Sequence[str] = ()) -> str:
         """A statement `name = expr`; answers the name, the old one where there is one."""
         if expr in self.known:
             return self.known[expr]
@@ -173,7 +174,7 @@ class Body:
             return self.text(expr)
         place = self.place(expr)
         text = self.text(expr)
-        name = self.assign(wish or self.user.get(expr) or describe(expr), text, place)
+        name = self.assign(wishes or [self.user.get(expr) or describe(expr)], text, place)
         self.known[expr] = name
         return name
 

@@ -87,8 +87,9 @@ class CorrectedPrinter(StagePrinter):
         """The first element of the row, read once: it never moves, nothing is corrected for it."""
         assert f.term is not None
         expr = substitute(f.term, {**self.first_operands, "j": const(0)})
-        name = self.claim(f.name)
-        self.row(name, self.body.text(expr, "row"))
+        name = self.body.text(expr, "row")
+        if not name.isidentifier():
+            name = self.row(self.claim(f.name), name)
         self.value[f.name] = self.read[f.name] = name
         self.old[f.name] = name
 
@@ -129,13 +130,13 @@ class CorrectedPrinter(StagePrinter):
         term = self.apply(f"term_{f.name}", f.term, self.term_place(f))
         place = self.term_place(f)
         masked = self.masked(term, literal(f.identity), place)
-        best = self.claim(f"{f.name}_best")
-        self.row(best, f"tl.reduce({masked}, {self.axis}, {helper})")
+        best = self.once(f"{f.name}_best", f"tl.reduce({masked}, {self.axis}, {helper})")
         here = f"({term} == {self.body.at(best, 'row', 'element')})"
         if f.type == "float":
             here = f"({here} | ({term} != {term}))"
         j = self.body.at(self.argument("j", "column"), "column", "element")
-        condition = here if self.body.plan.even and not self.body.plan.tiled else f"inside & {here}"
+        everyone = self.body.plan.even and not self.body.plan.tiled
+        condition = here[1:-1] if everyone else f"inside & {here}"
         at = f"tl.min(tl.where({condition}, {j}, N), {self.axis}).to(tl.int64)"
         return best, at
 
@@ -157,9 +158,7 @@ class CorrectedPrinter(StagePrinter):
                 if self.is_count(f)
                 else self.tile_of(f)
             )
-            name = self.claim(f.name)
-            self.row(name, text)
-            self.value[f.name] = name
+            self.value[f.name] = name = self.once(f.name, text)
             if f.is_reference:
                 self.read[f.name] = self.readable(f, name)
 
@@ -195,11 +194,11 @@ class CorrectedPrinter(StagePrinter):
             text = self.stepped(f)
             if f.name in kept:
                 new[f.name] = self.claim(f"{f.name}_new")
-                self.row(new[f.name], text)
+                self.advance(new[f.name], text)
                 self.old[f.name] = self.value[f.name]
                 self.value[f.name] = new[f.name]
             else:
-                self.row(self.value[f.name], text)
+                self.advance(self.value[f.name], text)
             if f.is_reference:
                 self.read[f.name] = self.readable(f, self.value[f.name])
                 self.old[f.name] = self.old_reference(f)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fusedreduce.declare.record import Field
-from fusedreduce.ir.check import all_kinds, kind_of_dtype
-from fusedreduce.ir.expr import Expr, cast, make, names, substitute, var, walk
-from fusedreduce.ir.ops import OPS
-from fusedreduce.ir.show import ATOM, number, shared, spell
+from fusedreduce.ir.check import kind_of, kind_of_dtype
+from fusedreduce.ir.expr import Expr, names, substitute, var, walk
+from fusedreduce.ir.show import ATOM, number, shared
 from fusedreduce.kernels.names import TAKEN, Namer, describe
+from fusedreduce.kernels.plain import (
+    literals,
+    plain,
+    spelled,
+    tensor_arguments,
+    unnamed,
+    unrounded,
+)
 from fusedreduce.kernels.writer import Writer
 from fusedreduce.program import Program, Stage
 
@@ -19,8 +25,6 @@ METHODS = {
     "Max": "amax", "Min": "amin", "Sum": "sum", "Prod": "prod", "Any": "any", "All": "all",
     "ArgMax": "argmax", "ArgMin": "argmin",
 }  # fmt: skip
-_OPERAND = r"(?:[A-Za-z_][\w.]*|\d[\w.]*)"
-_POWER = re.compile(rf"(?<![\w.)\]])({_OPERAND}) \*\* (-?{_OPERAND})(?![\w.(\[])")
 
 
 @dataclass
@@ -37,6 +41,7 @@ class Formula:
     known: dict[Expr, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
     user: dict[Expr, str] = field(default_factory=dict)
+    made: dict[str, str] = field(default_factory=dict)  # a statement's text -> its name
 
     def __post_init__(self) -> None:
         self.kinds = dict(self.program.kinds)
@@ -105,18 +110,17 @@ class Formula:
         if not text and expr in self.known:
             return
         text = text or self.text(expr)
-        if not text.isidentifier():
-            name = self.namer.claim_first(wishes)
-            self.writer.line(f"{name} = {text}")
-            text = name
-        self.known[expr] = text
+        if not text.isidentifier() and text not in self.made:
+            self.made[text] = self.namer.claim_first(wishes)
+            self.writer.line(f"{self.made[text]} = {text}")
+        self.known[expr] = self.made.get(text, text)
 
     def name_parts(self, exprs: Sequence[Expr], wishes: Mapping[Expr, str]) -> None:
         """Name what the user named, and what is used more than once."""
         repeated = set(shared(*exprs))
         for node in unnamed(exprs, self.known):
             inner = node in repeated or (node in self.user and node not in exprs)
-            ready = all(n in self.kinds and ":" not in n or var(n) in self.known
+            ready = all((n in self.kinds and ":" not in n) or var(n) in self.known
                         for n in names(node))  # fmt: skip
             if inner and ready:
                 wish = self.user.get(node) or wishes.get(node) or describe(node)
@@ -199,20 +203,21 @@ class Formula:
         record = stage.record
         fields = [f.name for f in record.fields]
         parameters = list(dict.fromkeys(names(*record.lift)))
-        kinds = {n: kind_of_operand(self, e) for n, e in stage.operands} | {"j": "int"}
+        operands = {n: self.operands[stage.name].get(n, var(n)) for n in parameters}
+        for n, e in operands.items():
+            self.define(self.plain(e), [n, f"{stage.name}_{n}"])
+        kinds = {n: kind_of(e, self.kinds) for n, e in stage.operands} | {"j": "int"}
         lift = self.function("lift", parameters, record.lift, kinds, {})
         kinds = {f"{s}.{f.name}": f.type for s in "ab" for f in record.fields}
         sides = [f"{s}_{n}" for s in "ab" for n in fields]
         merge = self.function("merge", sides, record.merge, kinds, dict(record.names))
-        operands = {n: self.operands[stage.name].get(n, var(n)) for n in parameters}
-        for n, e in operands.items():
-            self.define(self.plain(e), [n, f"{stage.name}_{n}"])
 
         def lifted(columns: str) -> str:
             given = [self.known[self.plain(e)] + f"[..., {columns}]" * self.varies(e)
                      for e in operands.values()]  # fmt: skip
             return f"{lift}({', '.join(given)})"
 
+        self.writer.line()
         star = "*" if len(fields) > 1 else ""
         state = self.namer.claim("state")
         self.writer.line(f"{state} = {lifted(':1')}")
@@ -229,6 +234,7 @@ class Formula:
     ) -> str:  # fmt: skip
         """Write `def wish(parameters)`, its results as tensors; answers its name."""
         name = self.namer.claim(wish)
+        self.writer.line()
         exprs = [plain(e, kinds, self.program.state) for e in exprs]
         taken = Namer({*TAKEN, *parameters})
         local = {e: f"torch.tensor({number(e.value).text})" for e in exprs if e.op == "const"}
@@ -241,7 +247,6 @@ class Formula:
                     self.writer.line(f"{local[node]} = {text}")
             results = [spelled(e, literals(e) | local) for e in exprs]
             self.writer.line(f"return {', '.join(results)}")
-        self.writer.line()
         return name
 
     # -- outputs
@@ -251,71 +256,3 @@ class Formula:
         exprs = [unrounded(self.plain(o.expr)) for o in self.program.outputs]
         self.name_parts(exprs, {})
         return [self.text(self.tensor(e)) for e in exprs]
-
-
-def kind_of_operand(formula: Formula, expr: Expr) -> str:
-    return all_kinds(expr, formula.kinds)[expr]
-
-
-def plain(expr: Expr, kinds: Mapping[str, str], state: str) -> Expr:
-    """The expression with its conversions as float64 arithmetic needs them.
-
-    A conversion to a narrow dtype rounds and comes back; one to the state's dtype is nothing.
-    """
-    kind = all_kinds(expr, kinds)
-    done: dict[Expr, Expr] = {}
-    for node in walk(expr):
-        args = tuple(done[a] for a in node.args)
-        if node.op == "cast":
-            done[node] = _converted(args[0], str(node.value), kind[node.args[0]], state)
-        else:
-            done[node] = make(node.op, args, node.value)
-    return done[expr]
-
-
-def _converted(x: Expr, dtype: str, kind: str, state: str) -> Expr:
-    if kind_of_dtype(dtype) != "float":
-        return x if dtype == kind else cast(x, {"int": "int64"}.get(dtype, dtype))
-    if dtype in ("float", "float64", state):
-        return x if kind == "float" else cast(x, "float64")
-    return cast(cast(x, dtype), "float64")
-
-
-def unrounded(expr: Expr) -> Expr:
-    """The value before a last conversion to the output's dtype."""
-    while expr.op == "cast" and kind_of_dtype(str(expr.value)) == "float":
-        expr = expr.args[0]
-    return expr
-
-
-def tensor_arguments(node: Expr) -> tuple[Expr, ...]:
-    """The arguments for which torch takes no Python number."""
-    if not node.args or not OPS[node.op].torch.startswith("torch."):
-        return ()
-    return node.args[:1] if node.op == "where" else node.args
-
-
-def literals(expr: Expr) -> dict[Expr, str]:
-    """Constants that must be tensors, as in torch.maximum(x, torch.tensor(0.5))."""
-    found = [a for node in walk(expr) for a in tensor_arguments(node) if a.op == "const"]
-    return {a: f"torch.tensor({number(a.value).text})" for a in found}
-
-
-def spelled(expr: Expr, known: Mapping[Expr, str], bare: int = 0) -> str:
-    """PyTorch's spelling; powers of plain names without spaces, as the formatter wants them."""
-    return _POWER.sub(r"\1**\2", spell(expr, "torch", known, bare=bare))
-
-
-def unnamed(roots: Sequence[Expr], known: Mapping[Expr, str]) -> list[Expr]:
-    """The nodes with arguments that will be printed, arguments first."""
-    order: dict[Expr, None] = {}
-
-    def visit(node: Expr) -> None:
-        if node not in order and node not in known:
-            for a in node.args:
-                visit(a)
-            order[node] = None
-
-    for root in roots:
-        visit(root)
-    return [n for n in order if n.args]

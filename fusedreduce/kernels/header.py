@@ -8,7 +8,7 @@ from fusedreduce.ir.show import show
 from fusedreduce.plan.rows import RowPlan
 from fusedreduce.program import Program, Stage
 
-LONGEST = 96
+LINES, LONGEST = 12, 96
 
 
 def header(program: Program, plan: RowPlan, title: str, certificates: Sequence[str]) -> str:
@@ -20,12 +20,13 @@ def header(program: Program, plan: RowPlan, title: str, certificates: Sequence[s
         lines.append(f"Printed by fusedreduce from {declarations}. Change that, not this file.")
     else:
         lines.append("Printed by fusedreduce. Change the function, not this file.")
-    lines += [f"  state   {line}" for s in program.stages[:2] for line in state_lines(s)][:2]
-    lines += [f"  {line}" for line in formulas(program)[:4]]
-    lines += [f"  proved  {c}" for c in certificates[:2]]
-    lines.append(f"  plan    {plan.describe()}")
-    lines.append(f"  moves   {traffic(program, plan)}")
-    return "".join(f"# {cut(line)}".rstrip() + "\n" for line in lines[:12])
+    states = dict.fromkeys(line for s in program.stages for line in state_lines(s))
+    lines += [f"  state   {line}" for line in [*states][:2]]
+    end = [f"  proved  {c.replace(': proved', '', 1)}" for c in certificates[:2]]
+    end.append(f"  plan    {plan.describe()}")
+    end.append(f"  moves   {traffic(program, plan)}")
+    lines += [f"  {line}" for line in formulas(program)[: LINES - len(lines) - len(end)]]
+    return "".join(f"# {cut(line)}".rstrip() + "\n" for line in [*lines, *end])
 
 
 def formulas(program: Program) -> list[str]:
@@ -41,12 +42,16 @@ def cut(line: str) -> str:
 
 
 def state_lines(stage: Stage) -> list[str]:
-    """m: Max of x      s: Sum of exp(x - m)"""
-    parts = []
+    """m: Max of x;  s: Sum of exp(x - m)"""
+    lines: list[str] = []
     for f in stage.record.fields:
         what = f"{f.kind} of {show(f.term)}" if f.term is not None else f"identity {f.identity}"
-        parts.append(f"{f.name}: {what}")
-    return [";  ".join(parts)]
+        part = f"{f.name}: {what}"
+        if lines and len(lines[-1]) + len(part) < LONGEST - 13:
+            lines[-1] += f";  {part}"
+        else:
+            lines.append(part)
+    return lines
 
 
 def traffic(program: Program, plan: RowPlan) -> str:

@@ -17,6 +17,10 @@ _VERBS = {
     "add": "plus", "sub": "minus", "mul": "times", "div": "over", "maximum": "max",
     "minimum": "min", "pow": "power",
 }  # fmt: skip
+_NOUNS = {
+    "add": "total", "sub": "difference", "mul": "product", "div": "ratio", "maximum": "larger",
+    "minimum": "smaller", "where": "chosen", "neg": "negative", "cast": "rounded",
+}  # fmt: skip
 LONGEST = 28
 
 
@@ -67,12 +71,13 @@ def describe(expr: Expr) -> str:
     'exp_x_minus_m'
     """
     text = _words(expr)
-    return identifier(text) if len(text) <= LONGEST else expr.op
+    return identifier(text) if len(text) <= LONGEST else _NOUNS.get(expr.op, expr.op)
 
 
 def _words(expr: Expr) -> str:
     if expr.op == "var":
-        return str(expr.value).rpartition(".")[2]
+        side, *name = re.split("[.:]", str(expr.value), maxsplit=1)
+        return "_".join([side, *name]) if side in ("old", "new") else (name or [side])[0]
     if expr.op == "const":
         return re.sub(r"\W", "_", str(expr.value).rstrip("0").rstrip("."))
     if expr.op == "cast":

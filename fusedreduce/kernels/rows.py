@@ -186,7 +186,8 @@ class RowPrinter:
                 printer = self.stages[s.name]
                 for n in names(f.term):
                     if n in printer.operand_text:
-                        at_first = self.access.first(printer.operand_text[n])
+                        wish = f.name if f.term.op == "var" else ""
+                        at_first = self.access.first(printer.operand_text[n], wish)
                         printer.first_operands[n] = at_first
 
     # -- outputs
@@ -194,7 +195,7 @@ class RowPrinter:
     def store(self, output: Output) -> None:
         expr = output.expr
         target = self.access.target(output.name)
-        text = self.body.text(expr) if not expr.args else self.body.define(expr, output.name)
+        text = self.body.text(expr) if not expr.args else self.body.define(expr, [output.name])
         text = self.body.at(text, self.body.place(expr), target)
         self.access.store(output.name, text)
 

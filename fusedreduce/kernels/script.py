@@ -24,7 +24,7 @@ def compare(name, got, wanted, tolerance):
     return difference <= allowed
 '''
 #: What a kernel may differ by: rounding of its results, and of sums in its state's dtype.
-TOLERANCES: dict[str, float] = {"float64": 1e-10, "float32": 1e-4, "float16": 1e-3, "bfloat16": 1e-2}
+TOLERANCES = {"float64": "1e-10", "float32": "1e-4", "float16": "1e-3", "bfloat16": "1e-2"}
 NUMBERS = ("0.5", "0.25", "0.75", "0.125")  # exact in every dtype
 ROWS = (4, 3, 2)  # of one outer axis alone; of the first of several; of the others
 LARGEST = {"int8": 127, "uint8": 255, "int16": 32767}
@@ -47,8 +47,8 @@ class Script:
         self.sizes = [*self.row_sizes(), *self.layout.reduced]
         local = {self.kernel, "torch", "compare", "ok", "k"}
         self.namer = Namer({*TAKEN, *local, *self.outer, *self.reduced})
-        tensors = [*self.program.inputs, *self.program.outputs]
-        self.name = {t.name: self.namer.claim(t.name) for t in tensors}
+        given = [*(i.name for i in self.program.inputs), *(o.name for o in self.program.outputs)]
+        self.name = {n: self.namer.claim(n) for n in given}
         self.writer = Writer()
 
     @staticmethod
@@ -166,13 +166,13 @@ class Script:
         sign = "ok ="
         for o, wanted in zip(self.program.outputs, formula.outputs(), strict=True):
             got = self.flat(self.name[o.name])
-            roundings = {o.dtype, self.program.state, *formula.roundings()}
-            tolerance = max(TOLERANCES[d] for d in roundings) if dtype_kind(o.dtype) == "float" else "0"
+            roundings = {o.dtype, self.program.state, *formula.roundings()} & {*TOLERANCES}
+            exact = dtype_kind(o.dtype) != "float"
+            tolerance = "0" if exact else max((TOLERANCES[d] for d in roundings), key=float)
             self.writer.line(f'{sign} compare("{o.name}", {got}, {wanted}, {tolerance})')
             sign = "ok &="
         with self.writer.block("if not ok:"):
             self.writer.line("raise SystemExit(1)")
-
 
     def widened(self, given: Input) -> str:
         """The input as the formula reads it: float64 or int64, reduced axes joined."""
@@ -184,7 +184,8 @@ class Script:
         if given.kind == "int" and given.dtype != "int64":
             text += ".long()"
         along = self.dims(given.name)[len(self.outer) :]
-        if len(along) > 1 and "1" in along and set(along) != {"1"}:
+        narrow = any(d == "1" and n > 1 for d, n in zip(along, self.layout.reduced, strict=True))
+        if narrow and self.program.place_of_name(given.name) in ("element", "column"):
             text += f".expand({', '.join(['-1'] * len(self.outer) + self.reduced)})"
         return self.flat(text)
 
@@ -198,7 +199,9 @@ def random(dtype: str, sizes: Sequence[int]) -> str:
     if kind == "bool":
         return "torch.rand({}) < 0.5"
     if kind == "float":
-        return "torch.randn({})" if dtype == "float32" else f"torch.randn({{}}, dtype=torch.{dtype})"
+        return (
+            "torch.randn({})" if dtype == "float32" else f"torch.randn({{}}, dtype=torch.{dtype})"
+        )
     top = f"min(N, {LARGEST[dtype]})" if dtype in LARGEST else "N"
     more = "" if dtype == "int64" else f", dtype=torch.{dtype}"
     return f"torch.randint({top}, ({{}}){more})"

@@ -10,6 +10,7 @@ from fusedreduce.declare.record import Field
 from fusedreduce.ir.expr import Expr, names, var
 from fusedreduce.kernels.body import Body
 from fusedreduce.kernels.spelling import TYPES, literal
+from fusedreduce.kernels.writer import WIDTH, brackets, split_operators
 from fusedreduce.program import Stage
 
 
@@ -55,6 +56,29 @@ class StagePrinter:
         self.body.writer.line(f"{name} = {text}", self.body.shape("row"))
         return name
 
+    def once(self, wish: str, text: str) -> str:
+        """A name for a value of row shape; in one block the same text has one name."""
+        if self.body.plan.strategy != "block":
+            return self.row(self.claim(wish), text)
+        if text not in self.body.made:
+            self.body.made[text] = self.row(self.claim(wish), text)
+        return self.body.made[text]
+
+    def advance(self, name: str, text: str) -> None:
+        """A step of what the loop carries, as `name += tile` where it is that.
+
+        A correction and a tile too long for one line are two statements.
+        """
+        before, sign, tile = accumulation(text)
+        long = len(name) + len(text) + 3 + 4 * self.body.writer.depth > WIDTH
+        if sign and before != name and long:
+            self.row(name, before)
+            before = name
+        if before == name:
+            self.body.writer.line(f"{name} {sign}= {tile}", self.body.shape("row"))
+        else:
+            self.row(name, text)
+
     # -- pieces of text
 
     def argument(self, parameter: str, target: str) -> str:
@@ -65,7 +89,7 @@ class StagePrinter:
             return self.body.at(self.value[parameter], "row", target)
         expr = var("j") if parameter == "j" else self.operand_text[parameter]
         if expr.args:
-            self.body.define(expr, parameter)
+            self.body.define(expr, [parameter, f"{self.stage.name}_{parameter}"])
         return self.body.at(self.body.text(expr), self.body.place(expr), target)
 
     def apply(self, wish: str, expr: Expr, target: str) -> str:
@@ -182,6 +206,20 @@ class StagePrinter:
             if f.kind == "First" and slot.name == f.position:
                 name = self.full(slot.name, 0, "int")
             self.body.bind(var(f"{self.stage.name}.{slot.name}"), name, "row")
+
+
+def accumulation(text: str) -> tuple[str, str, str]:
+    """before, operator, tile of `before + tile`; empty ones of anything else.
+
+    >>> accumulation("correct(s, m) + tl.sum(x + y, 0)")
+    ('correct(s, m)', '+', 'tl.sum(x + y, 0)')
+    """
+    parts = split_operators(text)
+    if len(parts) != 2 or parts[1][:2] not in ("+ ", "* ", "| ", "& "):
+        return "", "", ""
+    tile = parts[1][2:]
+    bare = tile.startswith("(") and brackets(tile) == [(0, len(tile) - 1)]
+    return parts[0], parts[1][0], tile[1:-1] if bare else tile
 
 
 def tuple_of(texts: Sequence[str]) -> str:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 WIDTH = 100
 _HEAD = re.compile(r"(?:return |[\w, ]+ [-+*/|&]?= )?")
@@ -134,4 +135,4 @@ def split_operators(text: str) -> list[str]:
         return [text]
     weakest = min(_BINDS[m[0]] for m in found)
     cuts = [0, *(m.start() for m in found if _BINDS[m[0]] == weakest), len(text)]
-    return [text[a:b].strip() for a, b in zip(cuts, cuts[1:], strict=False)]
+    return [text[a:b].strip() for a, b in pairwise(cuts)]

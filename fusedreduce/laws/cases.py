@@ -25,11 +25,15 @@ _NEGATED = {"gt": "le", "ge": "lt", "le": "gt", "lt": "ge"}
 
 
 class Open(Exception):
-    """A comparison that a case does not settle: the facts of the cases that replace it."""
+    """A comparison that a case does not settle: the facts of the cases that replace it.
 
-    def __init__(self, *cases: Expr) -> None:
+    edge  when the sign of a factor was asked: the factor, which may be 0 where nothing has a value
+    """
+
+    def __init__(self, *cases: Expr, edge: Expr | None = None) -> None:
         super().__init__(*cases)
         self.cases = cases
+        self.edge = edge
 
 
 @dataclass

@@ -75,7 +75,7 @@ def answer(problem: Problem) -> Answer:
     for name, sign in problem.signs:
         if name in problem.references:
             signs |= {f"old.{name}": sign, f"new.{name}": sign}
-    signs |= {**dict.fromkeys(opaque, ""), _STEP: ""}
+    signs |= {**dict.fromkeys(opaque, ""), _STEP: "+"}
     choices = any(n.op in _CHOICES for n in walk(replaced(problem.term, table)))
     try:
         return in_tower(
@@ -113,7 +113,10 @@ class _Search:
         found = self.over_moves(self.sums)
         if found is None and self.solved(self.sums):
             found = self.over_moves([*self.sums, *self.composed()]) or self.plain()
-        return Answer(correction=found) if found is not None else Answer(missing=self.missing())
+        if found is not None:
+            return Answer(correction=found)
+        # NOTE functions without an exact meaning count as independent, which they may not be.
+        return Answer(missing=self.missing(), certain=not self.table)
 
     def solved(self, sums: Sequence[Sum]) -> list[Ratio] | None:
         """T with target = T_0 own + sum T_j sums_j."""

@@ -86,8 +86,10 @@ def signs_of(record: Record, wanted: Iterable[str]) -> dict[str, str]:
 
 def _reference_sign(f: Field, operands: Mapping[str, str]) -> str:
     """A reference chosen among positive values is positive."""
-    if f.is_bound or f.term is None or not any(operands.values()):
+    if f.is_bound or f.term is None:
         return ""
+    if f.term.op == "var":
+        return operands.get(str(f.term.value), "")
     return term_sign(f.term, tuple(sorted(operands.items())))
 
 

@@ -17,7 +17,7 @@ from fusedreduce.ir.expr import Expr, call, names, substitute, var
 from fusedreduce.laws import powers, states
 from fusedreduce.laws.decide import Verdict, equal
 from fusedreduce.laws.fitting import fitted
-from fusedreduce.laws.invariants import Invariants, invariants
+from fusedreduce.laws.invariants import Invariants
 from fusedreduce.laws.refute import Trial, search, value
 from fusedreduce.laws.separate import NotSeparable
 from fusedreduce.laws.settle import Clock
@@ -37,6 +37,15 @@ class Coordinate:
     psi: Expr
     inverse: Expr
     extreme: str = ""  # "max" or "min"
+
+
+@dataclass(frozen=True)
+class Known:
+    """What is known of the states of a general form before a law is asked."""
+
+    record: Record
+    invariants: Invariants
+    coordinates: tuple[Coordinate, ...] | None
 
 
 def coordinates(record: Record, known: Invariants, clock: Clock) -> tuple[Coordinate, ...] | None:
@@ -132,13 +141,14 @@ def _polynomials(record: Record, name: str, done: Sequence[Coordinate]) -> Itera
 # ---- the definition for every n ------------------------------------------------------------------
 
 
-def definition_by_coordinates(record: Record, whole: Definition, clock: Clock) -> Verdict:
+def definition_by_coordinates(
+    record: Record, whole: Definition, known: Known, clock: Clock
+) -> Verdict:
     """finish of the state with these power sums = definition, in free symbols."""
-    known = invariants(record, clock)
-    found = coordinates(record, known, clock)
+    found = known.coordinates
     if found is None:
         return Verdict("open", why="no additive coordinates of the state were found")
-    if known.or_identity:
+    if known.invariants.or_identity:
         clock.assumed["not every element lifts to the identity"] = None
     lifted = dict(zip((f.name for f in record.fields), record.lift, strict=True))
     terms = {f"psi.{c.field}": substitute(c.psi, lifted) for c in found if not c.extreme}
@@ -154,7 +164,7 @@ def definition_by_coordinates(record: Record, whole: Definition, clock: Clock) -
     values = _totals(record, whole, found, state, e, sums)
     finished = states.finish(record, state)
     pairs = [(finished[n], substitute(d, values)) for n, d in whole.outputs if n in finished]
-    signs = {**e.known("r"), **{f"r.{f}": "+" for op, f in known.facts if op == "gt"}}
+    signs = {**e.known("r"), **{f"r.{f}": "+" for op, f in known.invariants.facts if op == "gt"}}
     return e.readable(equal(pairs, signs, deadline=clock.deadline()))
 
 

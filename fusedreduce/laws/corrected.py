@@ -25,8 +25,8 @@ def laws_of_corrected(record: Record, clock: Clock) -> list[Law]:
     """Every law that applies to a corrected form."""
     own = [_with_advice(record, settle(o, clock)) for o in of_corrections(record)]
     meaning = _meaning(record, own, clock)
-    if meaning.status is Status.PROVED:
-        own = [_on_reachable_states(record, law) for law in own]
+    if meaning.status in (Status.PROVED, Status.CHECKED):
+        own = [_on_reachable_states(record, law, meaning.status) for law in own]
     laws = [*_identities(record, clock), _associativity(record, meaning, clock), *own]
     laws += [*absences(record, clock), meaning]
     if record.functions.definition is not None:
@@ -71,13 +71,13 @@ def _culprit(record: Record, own: Sequence[Law], slot: str) -> str:
     return slot if slot in refuted or not refuted else refuted[0]
 
 
-def _on_reachable_states(record: Record, law: Law) -> Law:
+def _on_reachable_states(record: Record, law: Law, known: Status) -> Law:
     """At a bound reference a correction need only be right at the reference's own value."""
     if law.status is Status.PROVED or not any(r.is_bound for r in record.all_references(law.field)):
         return law
     return replace(
         law,
-        status=Status.PROVED,
+        status=known,
         how="holds at the field's own reference (by meaning), not at every value of it",
         counterexample=None,
         advice="",

@@ -40,47 +40,72 @@ class Verdict:
         return self.status == "proved"
 
 
+@dataclass(frozen=True)
+class _Path:
+    """One case: the booleans chosen, the comparisons added, a factor that is 0 here by a split."""
+
+    truth: tuple[tuple[str, bool], ...]
+    facts: tuple[Expr, ...] = ()
+    edge: Expr | None = None
+
+    def split(self, by: Open) -> list[_Path]:
+        edge = self.edge
+        return [
+            _Path(self.truth, (*self.facts, f), by.edge if f.op == "eq" and by.edge else edge)
+            for f in by.cases
+        ]
+
+
 def in_every_case(
     ask: Ask, signs: Mapping[str, str], facts: Sequence[Expr] = (), *, deadline: float
 ) -> Verdict:
     """Does `ask` answer None (no objection) in every case? Signs: "+", "0+", "" or "bool"."""
     numbers, booleans = _signs(signs, facts)
-    todo = [
-        (dict(zip(booleans, values, strict=True)), facts_and)
-        for values in itertools.product((False, True), repeat=len(booleans))
-        for facts_and in [tuple(facts)]
-    ]
+    choices = itertools.product((False, True), repeat=len(booleans))
+    todo = [_Path(tuple(zip(booleans, values, strict=True))) for values in choices]
     room, scale, cases, assumed = 8, 1, 0, dict[str, None]()
     while todo:
-        if cases > CASES:
-            return Verdict("timeout", cases, f"more than {CASES} cases")
-        truth, known = todo.pop()
-        tower = Tower(numbers, atoms=room, scale=scale, deadline=deadline)
-        case = Case(tower, {**{n: tower.symbol(n) for n in numbers}, **truth})
-        attach(case)
+        path = todo.pop()
+        case = _case(numbers, path, Tower(numbers, atoms=room, scale=scale, deadline=deadline))
         try:
-            # NOTE a != b splits: asked before the path is known it would split for ever.
-            if not all(case.learn(f) for f in sorted(known, key=lambda f: f.op == "ne")):
+            if not _possible(case, (*facts, *path.facts)):
                 continue
             objection = ask(case)
         except Open as split:
-            todo += [(truth, (*known, extra)) for extra in split.cases]
+            todo += path.split(split)
             continue
         except Grow as more:
             room, scale = more.atoms, more.scale
-            todo.append((truth, known))
+            todo.append(path)
             continue
-        except OutOfTime:
-            return Verdict("timeout", cases, "the time is up")
-        except (Undefined, Unsupported, RecursionError) as error:
-            status = "undefined" if isinstance(error, Undefined) else "unsupported"
-            return Verdict(status, cases, f"{error}{_where(known[len(facts) :])}")
+        except (OutOfTime, Undefined, Unsupported, RecursionError) as error:
+            if path.edge is not None and isinstance(error, Undefined):
+                assumed[f"{show(path.edge)} != 0"] = None
+                continue
+            return Verdict(_WORDS.get(type(error), "unsupported"), cases, f"{error}{_at(path)}")
         cases += 1
-        assumed |= dict.fromkeys(f"{text(tower, p)} > 0" for p in tower.assumed)
-        assumed |= dict.fromkeys(f"{text(tower, p)} != 0" for p in tower.divisors)
-        if objection is not None:
-            return Verdict("open", cases, f"{objection}{_where(known[len(facts) :])}", (*assumed,))
+        assumed |= dict.fromkeys(f"{text(case.tower, p)} > 0" for p in case.tower.assumed)
+        assumed |= dict.fromkeys(f"{text(case.tower, p)} != 0" for p in case.tower.divisors)
+        if objection is not None or cases > CASES:
+            return Verdict("open", cases, f"{objection}{_at(path)}", (*assumed,))
     return Verdict("proved", cases, "", tuple(assumed))
+
+
+_WORDS: Mapping[type[Exception], str] = {OutOfTime: "timeout", Undefined: "undefined"}
+
+
+def _case(numbers: Mapping[str, str], path: _Path, tower: Tower) -> Case:
+    case = Case(tower, {**{n: tower.symbol(n) for n in numbers}, **dict(path.truth)})
+    attach(case)
+    return case
+
+
+def _possible(case: Case, facts: Sequence[Expr]) -> bool:
+    """Take all facts to be true; False if they contradict each other.
+
+    NOTE a != b splits the case: asked before the other facts are known it would split for ever.
+    """
+    return all(case.learn(f) for f in sorted(facts, key=lambda f: f.op == "ne"))
 
 
 def equal(
@@ -142,14 +167,14 @@ def attach(case: Case) -> None:
         known = sign(p)
         if known is None and case.holds(p, "=") is not True:
             e = write(case.tower, case.tower.of(p))
-            raise Open(*(call(op, e, const(0.0)) for op in ("gt", "lt", "eq")))
+            raise Open(*(call(op, e, const(0.0)) for op in ("gt", "lt", "eq")), edge=e)
         return known is not False
 
     case.tower.sign_of, case.tower.settle_sign = sign, settle
 
 
-def _where(path: Sequence[Expr]) -> str:
-    return f" where {' and '.join(map(show, path))}" if path else ""
+def _at(path: _Path) -> str:
+    return f" where {' and '.join(map(show, path.facts))}" if path.facts else ""
 
 
 def positive(e: Expr) -> Expr:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from fusedreduce.declare.record import Record
 from fusedreduce.laws import states
 from fusedreduce.laws.certificate import Counterexample, Law, Status
-from fusedreduce.laws.merges import Claim, Known, settled, tried
+from fusedreduce.laws.coordinates import Known
+from fusedreduce.laws.merges import Claim, settled, tried
 from fusedreduce.laws.refute import digits, value
 from fusedreduce.laws.settle import Clock
 from fusedreduce.laws.states import State

@@ -11,7 +11,7 @@ from fusedreduce.errors import DeclarationError, message
 from fusedreduce.ir.expr import Expr, substitute, var
 from fusedreduce.laws import powers, states
 from fusedreduce.laws.certificate import Law, Status
-from fusedreduce.laws.coordinates import definition_by_coordinates
+from fusedreduce.laws.coordinates import Known, definition_by_coordinates
 from fusedreduce.laws.decide import Verdict, equal
 from fusedreduce.laws.obligations import Obligation, Pairs, known_signs, moved
 from fusedreduce.laws.powers import Expansion
@@ -118,7 +118,7 @@ def stated(record: Record) -> tuple[Definition | None, dict[int, Outputs]]:
         return None, small
 
 
-def definition(record: Record, clock: Clock) -> Law:
+def definition(record: Record, clock: Clock, known: Known | None = None) -> Law:
     """Given   the user's two-pass formula D on all elements
     Claim   finish(merge of lifts of X) = D(X)
     Use     the only law that says what a general form computes.
@@ -147,7 +147,7 @@ def definition(record: Record, clock: Clock) -> Law:
         return Law(o.law, "", Status.REFUTED, o.statement, how, found.example, o.line, advice)
     verdict = Verdict("open", why="it is written for a known number of elements")
     if whole is not None:
-        verdict = for_every_n(record, whole, clock)
+        verdict = for_every_n(record, whole, clock, known)
         if verdict.proved:
             clock.assumed |= dict.fromkeys(verdict.assumed)
             how = f"exact for every n, by power sums; {found.tried} trials agree"
@@ -204,10 +204,12 @@ def _up_to(
     return replace(law, status=Status.CHECKED, how=exact)
 
 
-def for_every_n(record: Record, whole: Definition, clock: Clock) -> Verdict:
+def for_every_n(
+    record: Record, whole: Definition, clock: Clock, known: Known | None = None
+) -> Verdict:
     """finish of the two-pass state = definition, both over the same power sums."""
-    if record.form == "general":
-        return definition_by_coordinates(record, whole, clock)
+    if known is not None:
+        return definition_by_coordinates(record, whole, known, clock)
     row, totals, terms = totals_of(record, whole)
     try:
         e = powers.expand(
@@ -219,8 +221,8 @@ def for_every_n(record: Record, whole: Definition, clock: Clock) -> Verdict:
         return Verdict("unsupported", why=str(error).replace("old.", ""))
     sums = e.symbols("r")
     state = powers.state_of(record, e, sums, "r")
-    known = known_signs(record)
-    signs = e.known("r") | {f"r.{f.name}": known.get(f"old.{f.name}", "") for f in record.fields}
+    refs = known_signs(record)
+    signs = e.known("r") | {f"r.{f.name}": refs.get(f"old.{f.name}", "") for f in record.fields}
     pairs = tuple(_outputs(states.finish(record, state), whole, totals, state, e, sums))
     return e.readable(equal(pairs, signs, deadline=clock.deadline()))
 

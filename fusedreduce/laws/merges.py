@@ -12,23 +12,14 @@ from fusedreduce.declare.record import Record
 from fusedreduce.ir.expr import Expr, call
 from fusedreduce.laws import states
 from fusedreduce.laws.certificate import Law, Status
-from fusedreduce.laws.coordinates import Coordinate
+from fusedreduce.laws.coordinates import Known
 from fusedreduce.laws.decide import Verdict, equal
-from fusedreduce.laws.invariants import Invariants, flag_signs
+from fusedreduce.laws.invariants import flag_signs
 from fusedreduce.laws.obligations import Obligation
 from fusedreduce.laws.refute import Search, Trial, search
 from fusedreduce.laws.settle import Clock, undecided
 from fusedreduce.laws.states import State
 from fusedreduce.laws.tropical import equal_forms
-
-
-@dataclass(frozen=True)
-class Known:
-    """What is known of the states before a law is asked."""
-
-    record: Record
-    invariants: Invariants
-    coordinates: tuple[Coordinate, ...] | None
 
 
 @dataclass(frozen=True)

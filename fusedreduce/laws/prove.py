@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -65,10 +66,15 @@ def _certified(
         facts=facts,
         meaning_stated=record.form == "corrected" or definition is not None,
         subject=subject(whole),
-        assumptions=tuple(sorted(clock.assumed)),
+        assumptions=_readable(clock.assumed),
         guards=guards,
     )
     return replace(whole, commutative=bool(facts.commutative)), certificate
+
+
+def _readable(assumed: Iterable[str]) -> tuple[str, ...]:
+    """Assumptions about a reference on any side, told once: k != 0 for old.k != 0, new.k != 0."""
+    return tuple(sorted({re.sub(r"\b(old|mid|new|r)\.", "", text) for text in assumed}))
 
 
 def _without_correction(record: Record, f: Field, found: Answer) -> Certificate:

@@ -94,6 +94,11 @@ def test_facts(declaration: type, bounded: bool | None, gauge: dict[str, str]) -
     assert dict(facts.gauge) == gauge
 
 
+def test_assumptions_are_listed_once_and_readable() -> None:
+    assert prove(zoo.ScaledNorm).assumptions == ("k != 0",)
+    assert prove(zoo.LogSumExp).assumptions == ()
+
+
 def test_certificates_are_remembered_and_stable() -> None:
     assert prove(zoo.LogSumExp) is prove(zoo.LogSumExp)
     twin = zoo.lse("LogSumExp", definition=zoo.lse_definition)

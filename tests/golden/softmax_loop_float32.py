@@ -1,0 +1,94 @@
+# softmax / rows / forward / float32
+#
+# Printed by fusedreduce from MaxAndSum. Change that, not this file.
+#   state   m: Max of x;  s: Sum of exp(x - m)
+#   maxandsum.m = m
+#   maxandsum.s = s
+#   y = exp(x - maxandsum.m) / maxandsum.s
+#   proved  MaxAndSum over the reals (certificate 2bc975)
+#   plan    one program a row, 2 passes, BLOCK 4096, 8 warps
+#   moves   reads x once a pass, writes y
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def max_propagating(a, b):  # NaN if either is, as torch; for tl.reduce
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def neutral_m(m):
+    return tl.where(tl.abs(m) == float("inf"), 0.0, m)
+
+
+@triton.jit
+def old_or_new_m(old_m, new_m):
+    return tl.where(
+        old_m == float("-inf"), new_m, tl.where(tl.abs(old_m) == float("inf"), 0.0, old_m)
+    )
+
+
+@triton.jit
+def term_s(x, m):
+    return tl.exp(x - m)
+
+
+@triton.jit
+def correct_s(s, old_m, new_m):
+    return s * tl.exp(old_m - new_m)
+
+
+@triton.jit
+def softmax(x_ptr, y_ptr, N, x_row_stride, y_row_stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)  # (BLOCK,)
+    m = tl.full((), float("-inf"), tl.float32)
+    s = tl.full((), 0.0, tl.float32)
+    for start in range(0, N, BLOCK):
+        x = tl.load(x_ptr + row * x_row_stride + start + column)  # (BLOCK,)
+        m_new = tl.maximum(m, tl.reduce(x, 0, max_propagating), propagate_nan=tl.PropagateNan.ALL)
+        m_read = neutral_m(m_new)
+        m_old = old_or_new_m(m, m_read)
+        s = correct_s(s, m_old, m_read) + tl.sum(term_s(x, m_read), 0)
+        m = m_new
+    for start in range(0, N, BLOCK):
+        x = tl.load(x_ptr + row * x_row_stride + start + column)  # (BLOCK,)
+        y = tl.exp(x - m) / s  # (BLOCK,)
+        tl.store(y_ptr + row * y_row_stride + start + column, y)
+
+
+def compare(name, got, wanted, tolerance):
+    """Is the largest difference small beside the largest value wanted? NaN equals NaN."""
+    got, wanted = got.double(), wanted.double()
+    same = (got == wanted) | (got.isnan() & wanted.isnan())
+    difference = (got - wanted).abs().masked_fill(same, 0.0).max().item()
+    allowed = tolerance * max(1e-3, wanted.nan_to_num(0.0, 0.0, 0.0).abs().max().item())
+    outcome = "ok" if difference <= allowed else "WRONG"
+    print(f"{name}: largest difference {difference:.1e}, allowed {allowed:.1e}: {outcome}")
+    return difference <= allowed
+
+
+def main():
+    """The kernel on random inputs, beside the plain formula in float64."""
+    import torch
+
+    torch.manual_seed(0)
+    torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
+    M, N = 4, 8192
+    x = torch.randn(M, N)
+    y = torch.full((M, N), float("nan"))
+    softmax[(M,)](x, y, N, x.stride(0), y.stride(0), BLOCK=4096, num_warps=8, num_stages=3)
+
+    torch.set_default_dtype(torch.float64)
+    x = x.double()
+    m = x.amax(-1, keepdim=True)
+    s = torch.exp(x - m).sum(-1, keepdim=True)
+    ok = compare("y", y, torch.exp(x - m) / s, 1e-4)
+    if not ok:
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
