@@ -32,11 +32,12 @@ from fusedreduce.declare import (
     join,
     state,
 )
+from fusedreduce.streams import stream
 
 __version__ = "0.1.0"
 
 __all__ = [
     "All", "Any", "ArgMax", "ArgMin", "First", "Max", "Min", "Payload", "Prod", "Reduction",
     "Reference", "Sum", "derive", "errors", "fuse", "join", "prove", "reduce", "reductions",
-    "state",
+    "state", "stream",
 ]  # fmt: skip

@@ -18,8 +18,8 @@ from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction, require_reduction
 from fusedreduce.errors import OperandError, OptionError, message
 from fusedreduce.ir.expr import names as ir_names
-from fusedreduce.program import needed_fields
-from fusedreduce.run import eager
+from fusedreduce.program import needed_fields, typed
+from fusedreduce.run import eager, merging
 from fusedreduce.trace import Names
 
 P = ParamSpec("P")
@@ -38,6 +38,7 @@ class ReduceTask:
     keepdim: bool
     outputs: tuple[str, ...]
     dtype: torch.dtype | None
+    state: bool = False  # the slots of the state are results too, as "state.<slot>"
 
     @property
     def name(self) -> str:
@@ -58,19 +59,31 @@ class ReduceTask:
         flat = [o for o in self.outputs if o not in deep]
         plain = {n: v for n, v in values.items() if n not in record.payloads}
         found: dict[str, Any] = {}
-        if flat:
-            found |= chain.reduce(self.R, plain, self.dim, self.keepdim, tuple(flat))
+        if flat or self.state:
+            found |= chain.reduce(self.R, plain, self.dim, self.keepdim, tuple(flat), self.state)
         if deep:  # the payload's D is one more outer axis: x gets a last dimension of size 1
             wide = {n: v[..., None] for n, v in plain.items()}
             wide |= {n: values[n] for n in record.payloads}
             found |= chain.reduce(self.R, wide, -2, self.keepdim, tuple(deep))
-        return {o: found[o or "value"] for o in self.outputs}
+        slots = {n: v for n, v in found.items() if n.startswith("state.")}
+        return {o: found[o or "value"] for o in self.outputs} | slots
 
     def eager(self, values: Mapping[str, Any]) -> dict[str, Any]:
         first = next(iter(values.values()))
         dims = normalized_dims(self.dim, first.dim())
         found = eager.reduce(self.R, values, dims, self.keepdim, self.outputs, self.dtype)
-        return {o: found[o] for o in self.outputs}
+        results = {o: found[o] for o in self.outputs}
+        if self.state:
+            slots = eager.state(self.R, values, dims, self.keepdim, self.dtype)
+            results |= {f"state.{n}": v for n, v in slots.items()}
+        return results
+
+
+def dtype_kind(value: Any) -> str:
+    """bool, int or float: of a tensor or a number."""
+    return (
+        trace.dtype_kind(value.dtype) if isinstance(value, torch.Tensor) else trace.kind_of(value)
+    )
 
 
 def reads_payload(record: Record, output: str) -> bool:
@@ -94,6 +107,8 @@ def reduce(
     outputs: str | tuple[str, ...] | None = None,
     dtype: torch.dtype | None = None,
     *,
+    seed: Mapping[str, torch.Tensor] | None = None,
+    return_state: bool = False,
     impl: str | None = None,
     trust: bool = False,
     **operands: Any,
@@ -107,6 +122,8 @@ def reduce(
     outputs   one name (a tensor comes back) or several (a dict); None for what `finish` returns
     dtype     cast `x` first, as torch.sum does
     operands  the other operands by name: tensors that broadcast against `x`, or numbers
+    seed      a state (from return_state) whose elements come before those of `x`
+    return_state   answer (value, state): the state is a dict of one tensor a slot
     impl      None (Triton on a GPU, else tiles), "eager", "tiles", "triton": it or an error
     trust     run without a warning what is neither proved nor refuted
 
@@ -129,9 +146,41 @@ def reduce(
     if isinstance(first, TracedTensor):
         return _in_fused(R, values, dim, keepdim, outputs, wanted, dtype)
     key = tuple(dim) if isinstance(dim, list) else dim
-    task = ReduceTask(R, key, keepdim, wanted, dtype)
+    with_state = return_state or seed is not None
+    task = ReduceTask(R, key, keepdim, wanted, dtype, with_state)
     found = _runner(task)(values, impl, trust)
-    return _shaped(record, found, outputs)
+    if not with_state:
+        return shaped(record, found, outputs)
+    state = {n.removeprefix("state."): found.pop(n) for n in [*found] if n.startswith("state.")}
+    if seed is not None:
+        state, found = _seeded(R, values, seed, state, found, trust)
+    value = shaped(record, found, outputs)
+    return (value, state) if return_state else value
+
+
+def _seeded(
+    R: type[Reduction],
+    values: Mapping[str, Any],
+    seed: Mapping[str, torch.Tensor],
+    state: dict[str, torch.Tensor],
+    found: Mapping[str, torch.Tensor],
+    trust: bool,
+) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+    """The state after a seed, and its finish in the dtypes of the results."""
+    if set(seed) != set(state):
+        raise OperandError(
+            message(
+                "the seed is not a state of this declaration",
+                expected=f"a dict of {', '.join(state)}",
+                came=", ".join(seed),
+                do="take it from fr.reduce(..., return_state=True)",
+            )
+        )
+    kinds = {n: dtype_kind(v) for n, v in values.items()}
+    record = typed(pipeline.certified(R.record, trust)[0], kinds)
+    state = merging.merge(record, {n: seed[n] for n in state}, state)
+    finished = merging.finish(record, state)
+    return state, {o: finished[o].to(v.dtype) for o, v in found.items()}
 
 
 def _outputs(record: Record, outputs: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -222,10 +271,10 @@ def _in_fused(
 ) -> Any:
     chain = next(iter(values.values())).chain
     found = ReduceTask(R, dim, keepdim, wanted, dtype).trace(chain, values, Names())
-    return _shaped(R.record, found, outputs)
+    return shaped(R.record, found, outputs)
 
 
-def _shaped(record: Record, found: Mapping[str, Any], outputs: Any) -> Any:
+def shaped(record: Record, found: Mapping[str, Any], outputs: Any) -> Any:
     """A tensor for a bare finish or a single name, else a dict; a join's by declaration."""
     if isinstance(outputs, str):
         return found[outputs]

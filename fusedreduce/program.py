@@ -53,10 +53,14 @@ class Stage:
     record: Record
     operands: tuple[tuple[str, Expr], ...]
     level: int
-    state: bool = False  # the whole state is a result too, as `name.slot`
+    state: bool = False  # the whole state is a result too
 
     def result(self, output: str) -> str:
         return f"{self.name}.{output or 'value'}"
+
+    def slot(self, name: str) -> str:
+        """The variable that holds one slot of the state."""
+        return f"{self.name}.state.{name}"
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,7 @@ class Program:
         """Which stage makes a variable such as `r.mean`."""
         made = {s.result(o): s for s in self.stages for o in s.record.outputs}
         return made | {
-            f"{s.name}.{slot.name}": s for s in self.stages if s.state for slot in s.record.slots
+            s.slot(slot.name): s for s in self.stages if s.state for slot in s.record.slots
         }
 
     @cached_property
@@ -173,7 +177,7 @@ def stage_kinds(stage: Stage) -> dict[str, str]:
     fields = {f.name: f.result for f in stage.record.fields}
     table = {stage.result(o): kind_of(e, fields) for o, e in stage.record.finish}
     if stage.state:
-        table |= {f"{stage.name}.{slot.name}": slot.type for slot in stage.record.slots}
+        table |= {stage.slot(slot.name): slot.type for slot in stage.record.slots}
     return table
 
 

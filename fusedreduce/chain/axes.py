@@ -28,10 +28,27 @@ Shape: TypeAlias = "tuple[Dim, ...]"
 class Axes:
     """The atoms of one tracing; `shapes` are kept to see that no tensor uses one axis twice."""
 
-    shapes: list[Shape] = field(default_factory=list)
+    shapes: dict[Shape, None] = field(default_factory=dict)
 
-    def register(self, shape: Shape) -> None:
-        self.shapes.append(shape)
+    def register(self, shape: Shape) -> Shape:
+        """Keep the shape of an input or of a value in the middle; refused where an axis repeats."""
+        if shape not in self.shapes:
+            self.require_distinct(shape)
+            self.shapes[shape] = None
+        return shape
+
+    def require_distinct(self, shape: Shape) -> None:
+        """A value has one place for each position of its inputs: v[:, None] - v[None, :] has not."""
+        used = [a for d in shape for a in self.leaves(d) if a.size != 1]
+        if len(set(used)) < len(used):
+            raise NotFusible(
+                message(
+                    "one tensor is read along two different dimensions at once",
+                    came=f"a value of shape {tuple(prod(a.size for a in d) for d in shape)}",
+                    where=trace.user_line(),
+                    do="pass the tensor twice, as two arguments: f(v, v)",
+                )
+            )
 
     def leaves(self, dim: Dim) -> Dim:
         """What the atoms of a dimension are now."""
@@ -50,7 +67,7 @@ class Axes:
             for other in wide[1:]:
                 self.join(wide[0], other)
             answer.append(wide[0] if wide else self.join_ones(meeting))
-        return tuple(answer)
+        return self.register(tuple(answer))
 
     def join(self, a: Dim, b: Dim) -> None:
         """Make two dimensions run over the same atoms."""

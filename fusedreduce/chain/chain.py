@@ -88,8 +88,9 @@ class Chain:
                 )
             )
         dims = normalized_dims(dim, len(shape))
-        stage = self.stage(record, values, frozenset(outputs), state)
-        stage.shape, stage.dims = shape, dims
+        stage = self.stage(record, values, shape, dims)
+        stage.outputs |= set(outputs)
+        stage.state |= state
         return self.results(stage, values, shape, dims, keepdim)
 
     def operand(self, name: str, value: Any) -> TracedTensor:
@@ -112,17 +113,16 @@ class Chain:
         self,
         record: Record,
         values: Mapping[str, TracedTensor],
-        outputs: frozenset[str],
-        state: bool,
+        shape: Shape,
+        dims: tuple[int, ...],
     ) -> TracedStage:
+        """The stage of these operands along these axes: one met before, or a new one."""
         operands = tuple((n, v.expr) for n, v in values.items())
-        for made in self.stages:
-            if made.record == record and made.operands == operands:
-                made.outputs |= outputs
-                made.state |= state
-                return made
         level = 1 + max((self.level(v.expr) for v in values.values()), default=-1)
-        made = TracedStage(str(len(self.stages)), record, operands, level, set(outputs), state)
+        made = TracedStage(str(len(self.stages)), record, operands, level, shape, dims)
+        for known in self.stages:
+            if known.is_same(made, self.axes):
+                return known
         made.kinds = {n: v.kind for n, v in values.items()}
         self.stages.append(made)
         return made

@@ -24,11 +24,11 @@ class TracedStage:
     record: Record
     operands: tuple[tuple[str, Expr], ...]
     level: int
-    outputs: set[str]
-    state: bool
+    shape: Shape
+    dims: tuple[int, ...]
+    outputs: set[str] = field(default_factory=set)
+    state: bool = False
     kinds: dict[str, str] = field(default_factory=dict)
-    shape: Shape = ()
-    dims: tuple[int, ...] = ()
     line: str = field(default_factory=trace.user_line)
 
     def reduced(self, axes: Axes) -> tuple[Atom, ...]:
@@ -37,6 +37,15 @@ class TracedStage:
     def outer(self, axes: Axes) -> tuple[Atom, ...]:
         kept = (d for k, d in enumerate(self.shape) if k not in self.dims)
         return tuple(a for d in kept for a in axes.leaves(d))
+
+    def is_same(self, other: TracedStage, axes: Axes) -> bool:
+        """The same declaration of the same values along the same axes, in the same order."""
+        return (
+            self.record == other.record
+            and self.operands == other.operands
+            and self.reduced(axes) == other.reduced(axes)
+            and set(self.outer(axes)) == set(other.outer(axes))
+        )
 
     def results(self) -> tuple[str, ...]:
         return tuple(
@@ -66,7 +75,7 @@ def result_dtypes(record: Record, values: Mapping[str, TracedTensor]) -> dict[st
     state = torch.float64 if operand == torch.float64 else torch.float32
     fields = {f.name: f.result for f in record.fields}
     from_values = valued(record)
-    table = {slot.name: _dtype(slot.type, state) for slot in record.slots}
+    table = {f"state.{slot.name}": _dtype(slot.type, state) for slot in record.slots}
     for output, e in record.finish:
         kind = kind_of(e, fields)
         corrected = record.form == "corrected"

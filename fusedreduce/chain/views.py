@@ -64,7 +64,7 @@ def _expand(x: TracedTensor, *sizes: Any) -> TracedTensor:
     for k, (d, n) in enumerate(zip(dims, shape, strict=True)):
         if n != 1 and prod(a.size for a in x.chain.axes.leaves(d)) == 1:
             dims[k] = (Atom(n),)
-    return x.reshaped(tuple(dims))
+    return x.reshaped(x.chain.axes.register(tuple(dims)))
 
 
 def _index(x: TracedTensor, key: Any) -> TracedTensor:

@@ -118,7 +118,7 @@ class Script:
     def make_tensors(self) -> None:
         values = iter(NUMBERS * (1 + len(self.program.inputs) // len(NUMBERS)))
         for i in self.program.inputs:
-            text = next(values) if i.number else self.made(i.name, random(i.dtype, self.sizes))
+            text = next(values) if i.number else self.made(i.name, random(i.dtype))
             self.writer.line(f"{self.name[i.name]} = {text}")
         for o in self.program.outputs:
             self.writer.line(f"{self.name[o.name]} = {self.made(o.name, poisoned(o.dtype))}")
@@ -193,11 +193,11 @@ class Script:
         return text if len(self.reduced) == 1 else f"{text}.flatten({len(self.outer)})"
 
 
-def random(dtype: str, sizes: Sequence[int]) -> str:
+def random(dtype: str) -> str:
     """The call that makes a random tensor; integers may be classes, so they stay below N."""
     kind = dtype_kind(dtype)
     if kind == "bool":
-        return "torch.rand({}) < 0.5"
+        return "torch.randint(2, ({}), dtype=torch.bool)"
     if kind == "float":
         return (
             "torch.randn({})" if dtype == "float32" else f"torch.randn({{}}, dtype=torch.{dtype})"
@@ -211,7 +211,7 @@ def poisoned(dtype: str) -> str:
     """The call that makes an output which shows what nobody wrote."""
     kind = dtype_kind(dtype)
     if kind == "bool":
-        return "torch.zeros({}, dtype=torch.bool)"
+        return random(dtype)
     value = 'float("nan")' if kind == "float" else "99" if dtype == "uint8" else "-1"
     more = "" if dtype in ("float32", "int64") else f", dtype=torch.{dtype}"
     return f"torch.full(({{}}), {value}{more})"

@@ -205,7 +205,7 @@ class StagePrinter:
             name = self.value.get(slot.name, "")
             if f.kind == "First" and slot.name == f.position:
                 name = self.full(slot.name, 0, "int")
-            self.body.bind(var(f"{self.stage.name}.{slot.name}"), name, "row")
+            self.body.bind(var(self.stage.slot(slot.name)), name, "row")
 
 
 def accumulation(text: str) -> tuple[str, str, str]:

@@ -60,14 +60,14 @@ class Language:
         """The expressions, over variables of these kinds, their values converted to `types`."""
         ready = tuple(rewrite(promote(e, kinds), _cheap_power) for e in exprs)
         parameters = tuple(dict.fromkeys(names(*ready)))
-        body = compiled_all(ready, parameters, _dialect(self.state, self.device))
+        body = compiled_all(ready, parameters, torch_dialect(self.state, self.device))
         return Function(
             parameters, body, tuple(None if t == "any" else self.dtype(t) for t in types)
         )
 
 
 @lru_cache(maxsize=16)
-def _dialect(state: torch.dtype, device: torch.device) -> Dialect:
+def torch_dialect(state: torch.dtype, device: torch.device) -> Dialect:
     kinds = {"float": state, "int": torch.int64, "bool": torch.bool}
 
     def cast(value: Tensor, to: str) -> Tensor:

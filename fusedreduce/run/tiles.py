@@ -93,14 +93,14 @@ class Reduced:
     inputs: frozenset[str]
 
     def results(self, state: Values, columns: int) -> Values:
-        """`stage.output`, and `stage.slot` when the state was asked for."""
+        """`stage.output`, and `stage.state.slot` when the state was asked for."""
         record = self.stage.record
         values = dict(zip(record.outputs, self.finish(state), strict=True))
         for output, value in record.empty:
             values[output] = _or_empty(record, state, columns, values[output], value)
         answer = {self.stage.result(o): v for o, v in values.items()}
         if self.stage.state:
-            answer |= {f"{self.stage.name}.{s.name}": state[s.name] for s in record.slots}
+            answer |= {self.stage.slot(s.name): state[s.name] for s in record.slots}
         return answer
 
 

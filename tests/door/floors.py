@@ -19,7 +19,7 @@ class Room:
 
 
 LANGUAGE = ("errors", "ir", "trace", "declare", "vectors")
-TRACING = ("program", "chain", "reductions", "torch_reductions")
+TRACING = ("program", "states", "chain", "reductions", "torch_reductions")
 COMPILER = (*LANGUAGE, *TRACING, "laws", "masks", "plan", "kernels")
 USERS = ("errors", "api", "declare", "masks", "run.eager")
 
@@ -31,6 +31,7 @@ ROOMS = (
     Room(2, "vectors", ("errors", "ir", "trace"), torch=True),
     Room(2, "reductions", ("errors", "declare"), torch=True),
     Room(3, "program", LANGUAGE),
+    Room(3, "states", (*LANGUAGE, "program")),
     Room(3, "chain", (*LANGUAGE, "program"), torch=True),
     Room(3, "torch_reductions", (*LANGUAGE, "program", "chain", "reductions"), torch=True),
     Room(3, "laws", (*LANGUAGE, "program")),
@@ -41,11 +42,12 @@ ROOMS = (
     Room(5, "run", COMPILER, torch=True),
     Room(6, "pipeline", (*COMPILER, "run"), torch=True),
     Room(6, "api", (*COMPILER, "run", "pipeline"), torch=True),
+    Room(6, "streams", (*COMPILER, "run", "pipeline", "api"), torch=True),
     Room(7, "ops", (*USERS, "reductions"), torch=True),
     Room(7, "nn", (*USERS, "reductions", "ops"), torch=True),
     Room(7, "testing", USERS, torch=True),
     Room(
-        8, "__init__", (*COMPILER, "run", "pipeline", "api", "reductions", "ops", "nn", "testing")
+        8, "__init__", (*COMPILER, "run", "pipeline", "api", "streams", "reductions", "ops", "nn", "testing")
     ),
     Room(8, "command", ("",), torch=True),
     Room(8, "__main__", ("",)),

@@ -1,4 +1,4 @@
-"""The kernels whose text is kept: (name, what is printed, strategy, rows, columns, dtype)."""
+"""The kernels whose text is kept."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class Kernel:
         torch.manual_seed(0)
         if self.what in CHAINS:
             case = CHAINS[self.what]
-            args = case.inputs(rows, self.columns, self.dtype)
+            reduces_rows = self.what.endswith("first_axis")
+            shape = (self.columns, rows) if reduces_rows else (rows, self.columns)
+            args = case.inputs(*shape, self.dtype)
             return printing.print_kernel(*printing.fused(case.fn, args), self.strategy)
         x = torch.randn(rows, self.columns).to(self.dtype)
         R = getattr(fr.reductions, self.what)

@@ -120,7 +120,7 @@ def main():
     target = torch.randint(N, (M, 1))
     loss = torch.full((M, 1), float("nan"), dtype=torch.bfloat16)
     entropy = torch.full((M, 1), float("nan"), dtype=torch.bfloat16)
-    right = torch.zeros(M, 1, dtype=torch.bool)
+    right = torch.randint(2, (M, 1), dtype=torch.bool)
     loss_head[(triton.cdiv(M, 2),)](
         logits,
         target,

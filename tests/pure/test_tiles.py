@@ -136,9 +136,9 @@ def test_a_state_can_be_looked_at() -> None:
     x = rows(2, 9)
     p = program(Moments, {"x": x}, state=True)
     values = dict(zip((o.name for o in p.outputs), tiles.run(p, {"x": x}, (1, 4)), strict=True))
-    assert torch.equal(values["out_n"], torch.full((2,), 9.0).double())
-    assert torch.equal(values["out_r"], x[:, 0])
-    assert torch.equal(values["out_r_position"], torch.zeros(2, dtype=torch.int64))
+    assert torch.equal(values["out_state.n"], torch.full((2,), 9.0).double())
+    assert torch.equal(values["out_state.r"], x[:, 0])
+    assert torch.equal(values["out_state.r_position"], torch.zeros(2, dtype=torch.int64))
 
 
 # ---- fused functions -----------------------------------------------------------------------------

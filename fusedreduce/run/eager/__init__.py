@@ -13,11 +13,12 @@ import torch
 from torch import Tensor
 
 from fusedreduce.declare.reduction import Reduction
+from fusedreduce.errors import OptionError, message
 from fusedreduce.run.eager.results import finished
 from fusedreduce.run.eager.rows import Values, arranged, require_operands
 from fusedreduce.run.eager.state import final_state
 
-__all__ = ["reduce"]
+__all__ = ["reduce", "state"]
 
 
 def reduce(
@@ -39,6 +40,31 @@ def reduce(
     require_operands(R.record, operands)
     results = _results(R, operands, dims, keepdim, dtype)
     return {k: v for k, v in results.items() if outputs is None or k in outputs}
+
+
+def state(
+    R: type[Reduction],
+    operands: Mapping[str, Tensor | float],
+    dims: Sequence[int],
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
+) -> Values:
+    """The state of the elements over `dims`, by slot. Raises `OptionError` for a join.
+
+    >>> from fusedreduce.reductions import LogSumExp
+    >>> state(LogSumExp, {"x": torch.tensor([1000.0, 1000.0])}, (0,))
+    {'m': tensor(1000.), 's': tensor(2.)}
+    """
+    if R.parts or R.record.payloads:
+        raise OptionError(
+            message(
+                "the state of a join or of a payload, run eagerly or differentiated",
+                do="ask each declaration of a join for its own state",
+            )
+        )
+    rows = arranged(R.record, operands, dims, keepdim, dtype)
+    record, found = final_state(R.record, rows)
+    return {s.name: rows.rows(found[s.name]).reshape(rows.final) for s in record.slots}
 
 
 def _results(
