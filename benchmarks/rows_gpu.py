@@ -90,7 +90,7 @@ def plan(name: str, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> str:
         "softmax": lambda: softmax.explain(x),
         "layer_norm": lambda: layer_norm.explain(x, w, b, EPS),
     }[name]()
-    return next(l.split("plan")[1].strip() for l in text.splitlines() if "plan" in l)
+    return next(line.split("plan")[1].strip() for line in text.splitlines() if "plan" in line)
 
 
 def host_cost() -> list[str]:
@@ -122,7 +122,6 @@ def main() -> None:
     a = torch.randn(1 << 30, device="cuda", dtype=torch.bfloat16)
     out = torch.empty_like(a)
     copy = rate(lambda: out.copy_(a), 4 * a.numel())
-    del a, out
     head = [
         "# Row kernels forward, bf16, GB/s",
         "",

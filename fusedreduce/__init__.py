@@ -15,7 +15,7 @@ tensor([1000.6932])
 """
 
 from fusedreduce import errors, reductions
-from fusedreduce.api import derive, fuse, prove, reduce
+from fusedreduce.api import derive, fuse, prove, reduce, stream
 from fusedreduce.declare import (
     All,
     Any,
@@ -32,7 +32,6 @@ from fusedreduce.declare import (
     join,
     state,
 )
-from fusedreduce.streams import stream
 
 __version__ = "0.1.0"
 

@@ -1,4 +1,13 @@
-"""The one family of errors: what was expected, what came, where in the user's code, what to do."""
+"""The one family of errors: what was expected, what came, where in the user's code, what to do.
+
+>>> import torch, fusedreduce as fr
+>>> try:
+...     fr.reduce(fr.reductions.LogSumExp, torch.ones(3), outputs="mean")
+... except fr.errors.FusedReduceError as error:
+...     print(error)
+LogSumExp has no output 'mean'
+  expected  outputs=None
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,19 @@ def _run(
 
 def _simple(R: type[Reduction], output: str = "") -> Callable[..., Any]:
     def function(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
-        return _run(R, x, dim, keepdim, output, dtype)
+        return _run(R, x, _all_of(dim), keepdim, output, dtype)
+
+    return function
+
+
+def _all_of(dim: Any) -> Any:
+    """torch reduces over all dimensions where a sum, mean, amax, var ... is given none."""
+    return None if isinstance(dim, (tuple, list)) and not dim else dim
+
+
+def _truth(R: type[Reduction]) -> Callable[..., Any]:
+    def function(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+        return _run(R, x, dim, keepdim, "")
 
     return function
 
@@ -56,12 +68,12 @@ def _extreme(R: type[Reduction]) -> Callable[..., Any]:
 
 
 def _moments(x: Any, dim: Any, keepdim: bool) -> tuple[Any, Any, int]:
-    found = x.chain.reduce(Moments, {"x": x}, dim, keepdim, ("mean", "var"))
+    found = x.chain.reduce(Moments, {"x": x}, _all_of(dim), keepdim, ("mean", "var"))
     n = x.numel() // max(found["mean"].numel(), 1)
     return found["mean"], found["var"], n
 
 
-def _var(
+def _var_mean(
     x: Any,
     dim: Any = None,
     unbiased: bool | None = None,
@@ -69,26 +81,31 @@ def _var(
     *,
     correction: float | None = None,
 ) -> Any:
-    if isinstance(dim, bool):  # torch.var(x, unbiased)
+    if isinstance(dim, bool):  # torch.var_mean(x, unbiased)
         dim, unbiased = None, dim
-    _, var, n = _moments(x, dim, keepdim)
-    return _unbiased(var, n, unbiased, correction)
+    mean, var, n = _moments(x, dim, keepdim)
+    return _unbiased(var, n, unbiased, correction), mean
 
 
 def _unbiased(var: Any, n: int, unbiased: bool | None, correction: float | None) -> Any:
+    """sum (x - mean)^2 / max(0, n - correction): NaN of a constant row, infinite of another."""
     lost = correction if correction is not None else float(unbiased is not False)
     if lost == 0:
         return var
-    return var * (n / (n - lost) if n > lost else float("nan"))
+    return var * (n / (n - lost) if n > lost else float("inf"))
+
+
+def _var(x: Any, *args: Any, **kwargs: Any) -> Any:
+    return _var_mean(x, *args, **kwargs)[0]
 
 
 def _std(x: Any, *args: Any, **kwargs: Any) -> Any:
     return torch.sqrt(_var(x, *args, **kwargs))
 
 
-def _var_mean(x: Any, dim: Any = None, keepdim: bool = False, **more: Any) -> Any:
-    mean, var, n = _moments(x, dim, keepdim)
-    return _unbiased(var, n, more.get("unbiased"), more.get("correction")), mean
+def _std_mean(x: Any, *args: Any, **kwargs: Any) -> Any:
+    var, mean = _var_mean(x, *args, **kwargs)
+    return torch.sqrt(var), mean
 
 
 def _softmax(x: Any, dim: int, dtype: Any = None, _stacklevel: int = 3) -> Any:
@@ -102,6 +119,8 @@ def _log_softmax(x: Any, dim: int, dtype: Any = None, _stacklevel: int = 3) -> A
 
 
 def _max_and_sum(x: Any, dim: int, dtype: Any) -> tuple[Any, Mapping[str, Any]]:
+    if dim is None:  # torch.nn.functional would choose one, and warn
+        raise refuse("softmax without dim", expected="dim=...", do="write softmax(x, dim=-1)")
     if dtype is not None:
         x = x.to(dtype)
     return x, x.chain.reduce(MaxAndSum, {"x": x}, dim, True, ("m", "s"))
@@ -115,14 +134,15 @@ TORCH_REDUCTIONS: dict[str, Callable[..., Any]] = {
     "amin": _simple(Smallest, "value"),
     "argmax": _simple(Largest, "index"),
     "argmin": _simple(Smallest, "index"),
-    "any": _simple(AnyOf),
-    "all": _simple(AllOf),
+    "any": _truth(AnyOf),
+    "all": _truth(AllOf),
     "max": _extreme(Largest),
     "min": _extreme(Smallest),
     "logsumexp": _simple(LogSumExp),
     "var": _var,
     "std": _std,
     "var_mean": _var_mean,
+    "std_mean": _std_mean,
     "softmax": _softmax,
     "log_softmax": _log_softmax,
 }

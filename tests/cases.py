@@ -78,7 +78,7 @@ class Spread(Reduction):
         return (e2 - e * e / s) / s
 
 
-# ---- the plain formulas -------------------------------------------------------------------------
+# ---- the plain formulas ------------------------------------------------------------------------
 
 
 def weights(x: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ SHIFTED = (LOG_SUM_EXP, SOFTMAX_SUM, ENTROPY, SPREAD)
 PLAIN = (LARGEST, SMALLEST, TOTAL, MEAN, PRODUCT, ANY_OF, ALL_OF)
 
 
-# ---- the rows -----------------------------------------------------------------------------------
+# ---- the rows ----------------------------------------------------------------------------------
 
 
 def normal(columns: int, rows: int = 3) -> Callable[[torch.Generator], Tensor]:

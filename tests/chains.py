@@ -39,7 +39,7 @@ def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(shape, dtype=torch.float64).to(dtype)
 
 
-# ---- softmax and its family --------------------------------------------------------------------------------
+# ---- softmax and its family --------------------------------------------------------------------
 
 
 def log_sum_exp(x):
@@ -73,7 +73,7 @@ def weighted_reference(x, v):
     return {"out": torch.einsum("mn,mnd->md", p, v), "lse": torch.logsumexp(x, -1)}
 
 
-# ---- norms ---------------------------------------------------------------------------------------------------
+# ---- norms -------------------------------------------------------------------------------------
 
 
 def layer_norm(x, weight, bias, eps):
@@ -107,11 +107,11 @@ def image(rows: int, columns: int, dtype: torch.dtype) -> Tensors:
     return x, random(6, dtype=dtype), random(6, dtype=dtype)
 
 
-# ---- losses --------------------------------------------------------------------------------------------------
+# ---- losses ------------------------------------------------------------------------------------
 
 
 class Picked(LogSumExp):
-    """What cross-entropy needs from one pass: log-sum-exp, the target's logit, the sum of logits."""
+    """From one pass for cross-entropy: log-sum-exp, the logit of the target, sums of logits."""
 
     picked = fr.Sum(lambda x, j, target: torch.where(j == target, x, 0.0))
     total = fr.Sum(lambda x: x)
@@ -284,9 +284,9 @@ def doubled(args: Tensors) -> Tensors:
 
 
 def check(got: Any, case: Case, args: Tensors, k: float = 2.0) -> None:
-    """error <= k x the error of the same function in plain PyTorch at the same precision, plus a floor.
+    """error <= k x the error of plain PyTorch at the same precision, plus a floor.
 
-    The floor is 16 eps(state) max(1e-3, max |reference|), and half a unit of the result's own dtype.
+    The floor is 16 eps(state) max(1e-3, max |reference|), and a unit of the result's dtype.
     """
     wanted, plain = flat(case.reference(*doubled(args))), flat(case.reference(*args))
     results = flat(got)

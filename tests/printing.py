@@ -1,4 +1,4 @@
-"""Printed kernels for tests: any task with a forced strategy, outputs poisoned before the launch."""
+"""Printed kernels for tests: any task, a forced strategy, outputs poisoned before."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class Axes:
         return shape
 
     def require_distinct(self, shape: Shape) -> None:
-        """A value has one place for each position of its inputs: v[:, None] - v[None, :] has not."""
+        """A value has one place for each one of its inputs: v[:, None] - v[None, :] has not."""
         used = [a for d in shape for a in self.leaves(d) if a.size != 1]
         if len(set(used)) < len(used):
             raise NotFusible(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fusedreduce import trace
-from fusedreduce.chain.axes import Atom, Axes, Shape
+from fusedreduce.chain.axes import Atom, Axes, Dim, Shape
 from fusedreduce.chain.stage import TracedStage, result_dtypes
 from fusedreduce.chain.tensor import TracedTensor, normalized_dims
 from fusedreduce.declare.record import Record
@@ -24,6 +24,11 @@ from fusedreduce.trace import Names
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def wide(dim: Dim) -> Dim:
+    """The axes that have more than one position."""
+    return tuple(a for a in dim if a.size != 1)
 
 
 @dataclass
@@ -176,6 +181,7 @@ class Chain:
         def renamed(e: Expr) -> Expr:
             return ir.substitute(e, table)
 
+        self.drop_unused(outputs)
         self.line_up()
         axis_names, axes = self.named_axes(outputs)
         inputs = tuple(
@@ -197,6 +203,15 @@ class Chain:
         user_names = tuple((renamed(e), n) for e, n in names.of.items())
         exprs = [o.expr for o in made] + [e for s in stages for _, e in s.operands]
         return Program(name, axes, inputs, stages, made, self.state_dtype(exprs), user_names)
+
+    def drop_unused(self, outputs: Mapping[str, TracedTensor]) -> None:
+        """An argument that nothing reads (but for its shape) is no input of the kernel."""
+        exprs = [v.expr for v in outputs.values()]
+        exprs += [e for s in self.stages for _, e in s.operands]
+        read = frozenset(ir.names(*exprs))
+        used = {n: v for n, v in self.inputs.items() if n in read}
+        if not all(number for _, number in used.values()):
+            self.inputs = used
 
     def titles(self, names: Names) -> dict[str, str]:
         """The user's variable that holds a stage's result, else the declaration's name."""
@@ -226,8 +241,9 @@ class Chain:
             return
         lead = max(self.stages, key=lambda s: len(s.outer(self.axes)))
         for s in self.stages:
-            if set(s.reduced(self.axes)) != set(lead.reduced(self.axes)):
-                self.lay_beside("reduced", s, lead, s.reduced(self.axes), lead.reduced(self.axes))
+            mine, theirs = wide(s.reduced(self.axes)), wide(lead.reduced(self.axes))
+            if mine != theirs:  # in another order too: j counts along them
+                self.lay_beside("reduced", s, lead, mine, theirs)
             if not set(s.outer(self.axes)) <= set(lead.outer(self.axes)):
                 self.lay_beside("outer", s, lead, s.outer(self.axes), lead.outer(self.axes))
 
@@ -239,8 +255,7 @@ class Chain:
         mine: tuple[Atom, ...],
         theirs: tuple[Atom, ...],
     ) -> None:
-        mine = tuple(a for a in mine if a.size != 1)
-        theirs = tuple(a for a in theirs if a.size != 1)
+        mine, theirs = wide(mine), wide(theirs)
         if prod(a.size for a in mine) == prod(a.size for a in theirs):
             self.axes.join(theirs, mine)
         elif mine or what == "reduced":

@@ -11,6 +11,7 @@ import torch
 from fusedreduce.chain.axes import Shape
 from fusedreduce.errors import ShapeError, message
 from fusedreduce.ir import expr as ir
+from fusedreduce.ir.check import kind_of_dtype
 from fusedreduce.ir.expr import Expr
 from fusedreduce.trace import Call, Traced, refuse, user_line
 
@@ -40,11 +41,12 @@ class TracedTensor(Traced):
         return TracedTensor(self.chain, ir.cast(self.expr, dtype), kind, self.dims)
 
     def settle(self, compute: Callable[[], Any], call: Call | None) -> Any:
+        """The result with the shape and dtype that torch itself answers on stand-ins."""
         meta = stand_in(call)
         result = compute()
-        if isinstance(result, TracedTensor) and meta is not None and result.meta is None:
-            result.meta = meta
-        return result
+        if isinstance(result, tuple) and isinstance(meta, tuple):
+            return tuple(_as_torch(r, m) for r, m in zip(result, meta, strict=True))
+        return _as_torch(result, meta)
 
     def lookup(self, name: str) -> Callable[..., Any] | None:
         return VIEWS.get(name) or self.chain.reductions.get(name)
@@ -53,7 +55,7 @@ class TracedTensor(Traced):
         if name in ("shape", "dtype", "ndim", "device") and self.meta is not None:
             return getattr(self.meta, name)
         if name in ("T", "mT"):
-            return VIEWS["transpose"](self, -2, -1)
+            return VIEWS[name](self)
         return super().__getattr__(name)
 
     def size(self, dim: int | None = None) -> Any:
@@ -78,6 +80,37 @@ class TracedTensor(Traced):
         shape = tuple(prod(a.size for a in self.chain.axes.leaves(d)) for d in dims)
         meta = torch.empty(shape, dtype=self.meta.dtype, device="meta")
         return TracedTensor(self.chain, self.expr, self.kind, dims, meta)
+
+
+# What may leave the range of int8, uint8, int16 or int32: torch wraps around there.
+_WRAPPING = frozenset(("add", "sub", "mul", "neg", "pow", "shl", "abs", "floordiv", "bitnot",
+                       "bitor", "bitxor"))  # fmt: skip
+
+
+def _as_torch(result: Any, meta: Any) -> Any:
+    """A result of ours in the dtype of torch's own; a narrow integer is wrapped as torch does."""
+    if not (isinstance(result, TracedTensor) and meta is not None):
+        return result
+    dtype = getattr(meta, "dtype", None)
+    if result.meta is None:
+        result.meta = meta
+        wraps = dtype is not None and result.kind == "int" and result.expr.op in _WRAPPING
+        return _converted(result, dtype) if wraps and dtype != torch.int64 else result
+    if result.meta.shape != meta.shape:
+        raise refuse(
+            "torch answers another shape here",
+            expected=f"{tuple(meta.shape)}",
+            came=f"{tuple(result.meta.shape)}",
+            do="name the dimensions: dim=..., keepdim=...",
+        )
+    return result if result.meta.dtype == dtype else _converted(result, dtype)
+
+
+def _converted(value: TracedTensor, dtype: torch.dtype) -> TracedTensor:
+    name = str(dtype).removeprefix("torch.")
+    made: TracedTensor = value.convert(name, kind_of_dtype(name))
+    made.meta = torch.empty(value.meta.shape, dtype=dtype, device="meta")
+    return made
 
 
 class _NoMeta(Exception):

@@ -30,9 +30,14 @@ def _reshape(x: TracedTensor, *shape: Any) -> TracedTensor:
 
 
 def _transpose(x: TracedTensor, a: int, b: int) -> TracedTensor:
-    dims = list(x.dims)
+    dims = list(x.dims) or [()]  # torch lets a scalar be transposed along dimension 0
     dims[a], dims[b] = dims[b], dims[a]
-    return x.reshaped(tuple(dims))
+    return x.reshaped(tuple(dims[: len(x.dims)]))
+
+
+def _reversed(x: TracedTensor) -> TracedTensor:
+    """x.T, and torch.t of one or two dimensions."""
+    return x.reshaped(tuple(reversed(x.dims)))
 
 
 def _permute(x: TracedTensor, *order: Any) -> TracedTensor:
@@ -99,7 +104,9 @@ VIEWS.update(
         "view": _reshape,
         "transpose": _transpose,
         "swapaxes": _transpose,
-        "t": lambda x: _transpose(x, 0, 1),
+        "t": _reversed,
+        "T": _reversed,
+        "mT": lambda x: _transpose(x, -2, -1),
         "permute": lambda x, *order: _permute(x, *order),
         "unsqueeze": _unsqueeze,
         "squeeze": _squeeze,

@@ -12,7 +12,7 @@ Value: TypeAlias = "bool | int | float | str | None"
 
 
 class Expr:
-    """op(args), where `value` is the number of a `const`, the name of a `var`, the dtype of a `cast`.
+    """op(args); `value` is the number of a `const`, the name of a `var`, the dtype of a `cast`.
 
     Nodes are interned: `==` is identity, hashing is free, and a shared subexpression is shared in
     memory. Python's arithmetic operators build nodes; comparisons do not (use `call("lt", a, b)`).
@@ -82,7 +82,7 @@ _interned: WeakValueDictionary[tuple[object, ...], Expr] = WeakValueDictionary()
 
 
 def make(op: str, args: tuple[Expr, ...] = (), value: Value = None) -> Expr:
-    """The node op(args); the same object for equal arguments. True, 1 and 1.0 are three constants, 0.0 and -0.0 two."""
+    """The node op(args), one object for equal arguments; True, 1 and 1.0 are three constants."""
     key = (op, args, type(value), repr(value) if isinstance(value, float) else value)
     node = _interned.get(key)
     if node is None:
@@ -137,7 +137,7 @@ def names(*roots: Expr) -> tuple[str, ...]:
 
 
 def rewrite(root: Expr, rule: Callable[[Expr], Expr | None]) -> Expr:
-    """Rebuild bottom-up; `rule` sees each node with its new arguments and may answer a replacement."""
+    """Rebuild bottom-up; `rule` sees each node with its new arguments and may replace it."""
     done: dict[Expr, Expr] = {}
     for node in walk(root):
         new = make(node.op, tuple(done[a] for a in node.args), node.value)
@@ -155,7 +155,7 @@ def rename(root: Expr, names: Mapping[str, str]) -> Expr:
 
 
 def is_const(node: Expr, value: Number | None = None) -> bool:
-    """A constant, of this value when one is given (0 and 0.0 count as the same; booleans do not)."""
+    """A constant, of this value if one is given; 0 and 0.0 count as the same, booleans do not."""
     if node.op != "const":
         return False
     if value is None:

@@ -18,7 +18,7 @@ def lower(expr: Expr, kinds: Mapping[str, str], state: str) -> Expr:
     """The expression with conversions as Triton needs them.
 
     A cast to a floating dtype rounds and comes back to the state's; one to the state's own dtype,
-    or to a wider one, is nothing.
+    or to a wider one, is nothing. One to a narrow integer wraps and comes back to int64.
     """
     expr = promote(expr, kinds)
     kind = all_kinds(expr, kinds)
@@ -39,7 +39,10 @@ def _wide(args: tuple[Expr, ...]) -> tuple[Expr, ...]:
 
 def _cast(x: Expr, dtype: str, kind: str, state: str) -> Expr:
     if "float" not in dtype:
-        return x if (dtype, kind) in (("int", "int"), ("bool", "bool")) else cast(x, _plain(dtype))
+        if (dtype, kind) in (("int", "int"), ("bool", "bool")):
+            return x
+        x = cast(x, _plain(dtype))
+        return x if x.value in ("int64", "bool") else cast(x, "int64")
     if is_const(x):
         return const(float(x.value or 0.0))
     narrow = dtype in ("float16", "bfloat16") or (dtype == "float32" and state == "float64")

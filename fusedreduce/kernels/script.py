@@ -45,7 +45,7 @@ class Script:
         self.outer = self.letters("R", "M", self.layout.outer)
         self.reduced = self.letters("C", "N", self.layout.reduced)
         self.sizes = [*self.row_sizes(), *self.layout.reduced]
-        local = {self.kernel, "torch", "compare", "ok", "k"}
+        local = {self.kernel, "torch", "compare", "ok"}
         self.namer = Namer({*TAKEN, *local, *self.outer, *self.reduced})
         given = [*(i.name for i in self.program.inputs), *(o.name for o in self.program.outputs)]
         self.name = {n: self.namer.claim(n) for n in given}

@@ -83,7 +83,7 @@ def local_names(code: CodeType | None, names: Names) -> Iterator[None]:
 
 
 class StateView:
-    """The state before (`old`), the new references (`new`), a side of a merge (`a`, `b`): `old.m`."""
+    """The state before (`old`), new references (`new`), a side of a merge (`a`, `b`): `old.m`."""
 
     __slots__ = ("_fields", "_side")
 
@@ -122,7 +122,8 @@ def run(fn: Callable[..., Any], arguments: Mapping[str, Any], names: Names | Non
             return fn(**arguments)
     except FusedReduceError:
         raise
-    except (TypeError, ValueError, AttributeError, NameError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, AttributeError, NameError, ArithmeticError, LookupError,
+            RuntimeError) as error:  # fmt: skip
         raise DeclarationError(
             message(
                 f"{type(error).__name__} while tracing: {error}",

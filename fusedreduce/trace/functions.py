@@ -199,8 +199,8 @@ def _cast(dtype: torch.dtype) -> Callable[..., Any]:
 
 _FLOAT_OPS = (
     "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "reciprocal", "sin",
-    "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh",
-    "erf", "erfc", "sigmoid",
+    "cos", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh", "tanh", "asinh", "acosh",
+    "atanh", "erf", "erfc", "sigmoid",
 )  # fmt: skip
 _SAME_OPS = ("abs", "sign", "maximum", "minimum", "floor", "ceil", "trunc")
 _TESTS = ("eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf", "isfinite")
@@ -241,7 +241,7 @@ FUNCTIONS.update(
         "ones_like": _like(1.0),
         "full_like": _full_like,
         "to": _to,
-        "type_as": lambda x, other: x,
+        "type_as": lambda x, other: _to(x, other.dtype),
         "float": _cast(torch.float32),
         "double": _cast(torch.float64),
         "half": _cast(torch.float16),

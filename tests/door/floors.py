@@ -42,12 +42,11 @@ ROOMS = (
     Room(5, "run", COMPILER, torch=True),
     Room(6, "pipeline", (*COMPILER, "run"), torch=True),
     Room(6, "api", (*COMPILER, "run", "pipeline"), torch=True),
-    Room(6, "streams", (*COMPILER, "run", "pipeline", "api"), torch=True),
     Room(7, "ops", (*USERS, "reductions"), torch=True),
     Room(7, "nn", (*USERS, "reductions", "ops"), torch=True),
     Room(7, "testing", USERS, torch=True),
     Room(
-        8, "__init__", (*COMPILER, "run", "pipeline", "api", "streams", "reductions", "ops", "nn", "testing")
+        8, "__init__", (*COMPILER, "run", "pipeline", "api", "reductions", "ops", "nn", "testing")
     ),
     Room(8, "command", ("",), torch=True),
     Room(8, "__main__", ("",)),
@@ -66,7 +65,7 @@ DOORS = {
 LATE = {
     "run.launch": ("triton",),
     "pipeline": ("laws",),
-    "api": ("laws",),
+    "api.laws": ("laws",),
 }
 
 

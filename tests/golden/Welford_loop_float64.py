@@ -114,8 +114,8 @@ def main():
         return n, a_mean + d * w, a_m2 + b_m2 + d * d * a_n * w
 
     state = lift(x[..., :1])
-    for k in range(1, N):
-        state = merge(*state, *lift(x[..., k : k + 1]))
+    for column in range(1, N):
+        state = merge(*state, *lift(x[..., column : column + 1]))
     n, welford_mean, m2 = state
     welford_var = m2 / n
     ok = compare("mean", mean, welford_mean, 1e-10)

@@ -10,8 +10,9 @@ from fusedreduce.reductions import LogSumExp, Moments, Welford
 from tests import cases, chains, printing
 
 SHAPES = [
-    (3, 17, torch.float32), (2, 1, torch.float32), (5, 130, torch.float64), (300, 1025, torch.float32),
-    (33, 1023, torch.bfloat16), (7, 50257, torch.bfloat16), (16, 4096, torch.float16),
+    (3, 17, torch.float32), (2, 1, torch.float32), (5, 130, torch.float64),
+    (300, 1025, torch.float32), (33, 1023, torch.bfloat16), (7, 50257, torch.bfloat16),
+    (16, 4096, torch.float16),
 ]  # fmt: skip
 
 
@@ -50,7 +51,9 @@ def test_bits_repeat_and_do_not_depend_on_the_batch(R: type, device) -> None:
         x = torch.randn(300, columns, device=device)
         whole = chains.flat(fr.reduce(R, x))
         for _ in range(20):
-            assert all(torch.equal(a, b) for a, b in zip(whole, chains.flat(fr.reduce(R, x)), strict=True))
+            assert all(
+                torch.equal(a, b) for a, b in zip(whole, chains.flat(fr.reduce(R, x)), strict=True)
+            )
         part = chains.flat(fr.reduce(R, x[7:9]))
         assert all(torch.equal(a[7:9], b) for a, b in zip(whole, part, strict=True))
 
@@ -59,9 +62,13 @@ def test_more_elements_than_int32(device) -> None:
     """65,536 x 36,864 = 2.4e9 elements: the last rows agree with their own computation."""
     x = torch.randn(65536, 36864, device=device, dtype=torch.bfloat16)
     got = fr.reduce(LogSumExp, x)
-    torch.testing.assert_close(got[-8:].float(), torch.logsumexp(x[-8:].float(), -1), rtol=8e-3, atol=0)
+    torch.testing.assert_close(
+        got[-8:].float(), torch.logsumexp(x[-8:].float(), -1), rtol=8e-3, atol=0
+    )
     y = fr.fuse(chains.softmax)(x)
-    torch.testing.assert_close(y[-8:].float(), torch.softmax(x[-8:].float(), -1), rtol=8e-3, atol=1e-6)
+    torch.testing.assert_close(
+        y[-8:].float(), torch.softmax(x[-8:].float(), -1), rtol=8e-3, atol=1e-6
+    )
 
 
 def test_strided_view_beyond_int32(device) -> None:

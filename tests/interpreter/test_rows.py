@@ -1,4 +1,4 @@
-"""Printed row kernels in Triton's interpreter: every fused function, every hard row, both strategies."""
+"""Printed row kernels in the interpreter: every fused function, every hard row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ TUPLE_REDUCE = 300  # the interpreter folds general merges element by element in
 @pytest.mark.parametrize("case", chains.CASES, ids=lambda c: c.name)
 @pytest.mark.parametrize(
     ("rows", "columns", "dtype"),
-    [(3, 17, torch.float32), (2, 1, torch.float32), (5, 130, torch.float64), (3, 70, torch.bfloat16)],
+    [
+        (3, 17, torch.float32),
+        (2, 1, torch.float32),
+        (5, 130, torch.float64),
+        (3, 70, torch.bfloat16),
+    ],
     ids=str,
 )
 def test_fused_function(
@@ -34,7 +39,7 @@ def test_hard_rows(case: cases.Case, strategy: str) -> None:
     operands = case.operands()
     slow = case.R.record.form == "general" or case.R.__name__ == "Product"
     if slow and operands["x"].shape[-1] > TUPLE_REDUCE:
-        pytest.skip("a generic reduce of a long row takes minutes in the interpreter; the GPU runs it")
+        pytest.skip("a generic reduce of a long row takes minutes here; the GPU runs it")
     case.check(printing.run(*printing.reduced(case.R, operands), strategy))
 
 

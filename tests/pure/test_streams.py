@@ -24,7 +24,8 @@ from tests.cases import Entropy, Spread
 from tests.chains import flat
 
 EVERY = (
-    LogSumExp, Moments, Welford, Entropy, Spread, Total, Mean, Product, Largest, Smallest, AnyOf, AllOf,
+    LogSumExp, Moments, Welford, Entropy, Spread, Total, Mean, Product, Largest, Smallest, AnyOf,
+    AllOf,
 )  # fmt: skip
 
 

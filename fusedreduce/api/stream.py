@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce import pipeline
-from fusedreduce.api import reduce, shaped
+from fusedreduce.api.reduce import reduce, shaped
 from fusedreduce.declare.record import POSITION_KINDS, Record
 from fusedreduce.declare.reduction import Reduction, require_reduction
 from fusedreduce.errors import OperandError, OptionError, ShapeError, message
@@ -23,8 +23,8 @@ VERSION = 1
 class Stream:
     """The state of everything seen so far; made by `fr.stream`.
 
-    Floats are kept in float64, so that a count does not stall at 2^24 and a sum of many small numbers
-    keeps its digits; positions (`First`, `ArgMax`, `ArgMin`) count through the whole stream.
+    Floats are kept in float64, so that a count does not stall at 2^24 and a sum of many small
+    numbers keeps its digits; positions (`First`, `ArgMax`, `ArgMin`) count through the stream.
     """
 
     def __init__(self, R: type[Reduction], dim: int | tuple[int, ...] | None, trust: bool) -> None:
@@ -78,7 +78,7 @@ class Stream:
         return self
 
     def value(self) -> Any:
-        """finish of everything seen so far, floats in float64: what `fr.reduce` returns for it all."""
+        """finish of everything seen so far, floats in float64."""
         state = self.state or merging.identity(self.record, (), torch.float64, torch.device("cpu"))
         return shaped(self.record, merging.finish(self.record, state), None)
 

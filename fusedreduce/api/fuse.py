@@ -1,0 +1,112 @@
+"""fuse: a function whose chain of operations, reductions included, is one kernel."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from fusedreduce import pipeline, trace
+from fusedreduce.chain import Chain, TracedTensor
+from fusedreduce.errors import OptionError, message
+from fusedreduce.trace import Names
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass(eq=False)
+class FuseTask:
+    """A fused function: what `fuse` asks the pipeline for."""
+
+    fn: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        name = self.fn.__name__
+        return name if name.isidentifier() else "fused"
+
+    @property
+    def origin(self) -> str:
+        return trace.function_line(self.fn)
+
+    def trace(self, chain: Chain, values: Mapping[str, Any], names: Names) -> Any:
+        return trace.run(self.fn, values, names)
+
+    def eager(self, values: Mapping[str, Any]) -> Any:
+        with pipeline.meaning():
+            return self.fn(**values)
+
+
+class Fused(Generic[P, T]):
+    """A function whose chain of operations, reductions in the middle included, is one kernel."""
+
+    def __init__(self, fn: Callable[P, T]) -> None:
+        functools.update_wrapper(self, fn)
+        self.fn = fn
+        self.signature = inspect.signature(fn)
+        for p in self.signature.parameters.values():
+            if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.name in ("impl", "trust"):
+                raise OptionError(
+                    message(
+                        f"fr.fuse: the parameter `{p.name}`",
+                        expected="named parameters, none called impl or trust",
+                        where=trace.function_line(fn),
+                    )
+                )
+        self.names = tuple(self.signature.parameters)
+        self.runner = pipeline.Runner(FuseTask(fn))
+
+    def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        if not kwargs and len(args) == len(self.names):
+            return dict(zip(self.names, args, strict=True))
+        bound = self.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return bound.arguments
+
+    def __call__(
+        self, *args: Any, impl: str | None = None, trust: bool = False, **kwargs: Any
+    ) -> T:
+        values = self.values(args, kwargs)
+        if any(isinstance(v, TracedTensor) for v in values.values()):
+            return self.fn(**values)  # type: ignore[call-arg]  # inside another fused function
+        return self.runner(values, impl, trust)  # type: ignore[no-any-return]
+
+    def source(self, *args: Any, **kwargs: Any) -> str:
+        """The printed kernel for these arguments, as text."""
+        values = self.values(args, kwargs)
+        return pipeline.print_task(self.runner.task, values, trust=False).kernel.source
+
+    def explain(self, *args: Any, **kwargs: Any) -> str:
+        """Plan, traffic and stages of a call with these arguments, as text."""
+        values = self.values(args, kwargs)
+        return pipeline.describe(pipeline.print_task(self.runner.task, values, trust=False))
+
+
+def fuse(fn: Callable[P, T]) -> Fused[P, T]:
+    """fn as one kernel: prologue, declared reductions, epilogue; one read of the data if it fits.
+
+    `fn` is an ordinary PyTorch function of tensors that may call `fr.reduce` (and torch.sum, mean,
+    var, softmax, logsumexp, ...); run without `@fr.fuse` it is its own definition. Same shapes and
+    dtypes; inside everything is float32 (float64 if an input is), rounded only at explicit casts
+    and outputs. Float arguments are run-time numbers; int, bool, str and None are fixed at tracing.
+    The result takes `impl=` and `trust=` as `reduce` does, and has `.source(*args)` and
+    `.explain(*args)`.
+
+    Raises `NotFusible` naming the operation that stands in the way.
+
+    >>> import torch, fusedreduce as fr
+    >>> @fr.fuse
+    ... def softmax(x):
+    ...     lse = fr.reduce(fr.reductions.LogSumExp, x, keepdim=True)
+    ...     return torch.exp(x - lse)
+    >>> softmax(torch.zeros(1, 4))
+    tensor([[0.2500, 0.2500, 0.2500, 0.2500]])
+    """
+    if not callable(fn):
+        raise OptionError(
+            message("fr.fuse of something else", expected="a function", came=repr(fn))
+        )
+    return Fused(fn)
