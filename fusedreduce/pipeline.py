@@ -22,6 +22,9 @@ from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
 from fusedreduce.errors import (
     DeviceError,
+    DtypeError,
+    NotFusible,
+    OperandError,
     OptionError,
     ProofWarning,
     message,
@@ -118,6 +121,8 @@ def trace_task(task: Task, values: Mapping[str, Any], trust: bool) -> Traced:
     result = task.trace(chain, traced, names)
     outputs: dict[str, TracedTensor] = {}
     structure = flatten(result, outputs, set(values), names, "y")
+    if not outputs:
+        raise NotFusible(message("a fused function returns no tensor", where=task.origin))
     return Traced(chain.program(task.name, outputs, names), structure, tuple(certificates))
 
 
@@ -126,6 +131,7 @@ def flatten(
 ) -> Any:
     """Collect the tensors of a result under names of their own; answer its structure."""
     if isinstance(value, TracedTensor):
+        require_tensor(value)
         local = next((n for n, v in names.locals.items() if v is value and n not in taken), wish)
         name, count = local, 2
         while name in outputs or name in taken:
@@ -135,8 +141,30 @@ def flatten(
     if isinstance(value, dict):
         return {k: flatten(v, outputs, taken, names, str(k) or wish) for k, v in value.items()}
     if isinstance(value, (tuple, list)):
-        return type(value)(flatten(v, outputs, taken, names, wish) for v in value)
-    return value
+        return alike(value, [flatten(v, outputs, taken, names, wish) for v in value])
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise NotFusible(
+        message(
+            "a fused function returns something else",
+            expected="tensors computed from its arguments, None and Python numbers, in dicts, "
+            "tuples and lists",
+            came=f"a {type(value).__name__}",
+            do="return it from a function around the fused one",
+        )
+    )
+
+
+def require_tensor(value: TracedTensor) -> None:
+    if not isinstance(value.meta, torch.Tensor):
+        raise NotFusible(
+            message(
+                "a fused function returns a number computed from float arguments",
+                expected="tensors computed from its arguments",
+                came=f"{value.expr!r}",
+                do="compute it outside",
+            )
+        )
 
 
 def rebuild(structure: Any, tensors: list[torch.Tensor]) -> Any:
@@ -146,8 +174,14 @@ def rebuild(structure: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(structure, dict):
         return {k: rebuild(v, tensors) for k, v in structure.items()}
     if isinstance(structure, (tuple, list)):
-        return type(structure)(rebuild(v, tensors) for v in structure)
+        return alike(structure, [rebuild(v, tensors) for v in structure])
     return structure
+
+
+def alike(value: Any, items: list[Any]) -> Any:
+    """The items in a list, a tuple or a named tuple, as `value` is one."""
+    make = getattr(type(value), "_make", type(value))
+    return make(items)
 
 
 @dataclass(frozen=True)
@@ -210,6 +244,7 @@ class Runner:
     def __call__(self, values: Mapping[str, Any], impl: str | None, trust: bool = False) -> Any:
         impl = impl or _inside.get()
         if impl == "eager":
+            require_served(values)
             return self.task.eager(values)
         ready = self.find(values, impl, trust)
         if torch.is_grad_enabled() and any(
@@ -219,7 +254,11 @@ class Runner:
         return rebuild(ready.structure, ready.run(values))
 
     def find(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
-        key = (impl, trust, *(_key(v) for v in values.values()), *values)
+        try:
+            key = (impl, trust, *(_key(v) for v in values.values()), *values)
+        except RuntimeError:  # a tensor without strides
+            require_served(values)
+            raise
         ready = self.prepared.get(key)
         if ready is None:
             ready = self.prepared[key] = prepare(self.task, values, impl, trust)
@@ -230,14 +269,33 @@ class Runner:
 
 def _key(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.shape, value.stride(), value.dtype, value.device
+        return value.shape, value.stride(), value.dtype, value.device, value.layout
     if isinstance(value, float):
         return float
-    return type(value), value
+    return _fixed(value)
+
+
+def _fixed(value: Any) -> Any:
+    """What is fixed at tracing, as a key: 1, 1.0 and True are three values, in tuples too."""
+    if isinstance(value, (tuple, list)):
+        return type(value), *map(_fixed, value)
+    if isinstance(value, dict):
+        return dict, *((k, _fixed(v)) for k, v in value.items())
+    if isinstance(value, torch.Tensor) or getattr(value, "__hash__", None) is None:
+        raise OperandError(
+            message(
+                "an argument that a fused function cannot take",
+                expected="tensors, numbers, strings, None; numbers in tuples, lists and dicts",
+                came=f"a {type(value).__name__} among them",
+                do="pass each tensor as an argument of its own",
+            )
+        )
+    return type(value), repr(value) if isinstance(value, float) else value
 
 
 def prepare(task: Task, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
     """Down the page once: which implementation, and everything it needs."""
+    require_served(values)
     chosen = choose(impl, one_device(values))
     traced = trace_task(task, values, trust)
     if any(a.size == 0 for a in traced.program.axes):
@@ -263,6 +321,24 @@ def leaves(result: Any) -> list[torch.Tensor]:
     return []
 
 
+def require_served(values: Mapping[str, Any]) -> None:
+    """Every tensor is a plain strided one, of a dtype that is computed with; all on one device."""
+    for name, t in values.items():
+        if not isinstance(t, torch.Tensor):
+            continue
+        if t.is_nested or t.layout != torch.strided or t.is_quantized:
+            raise OperandError(
+                message(
+                    f"`{name}` is not a dense tensor",
+                    expected="a strided torch.Tensor",
+                    came="a nested one" if t.is_nested else f"{t.layout} of {t.dtype}",
+                    do=f"convert it: {name}.to_dense(), or {name}.dequantize()",
+                )
+            )
+        require_dtype(f"`{name}`", t.dtype)
+    one_device(values)
+
+
 def one_device(values: Mapping[str, Any]) -> torch.device:
     devices = {n: v.device for n, v in values.items() if isinstance(v, torch.Tensor)}
     if len(set(devices.values())) > 1:
@@ -275,6 +351,19 @@ def one_device(values: Mapping[str, Any]) -> torch.device:
             )
         )
     return next(iter(devices.values()), torch.device("cpu"))
+
+
+def require_dtype(what: str, dtype: Any) -> None:
+    """NOTE torch itself computes hardly anything in uint64; int64 would make it negative."""
+    served = isinstance(dtype, torch.dtype) and not dtype.is_complex and dtype != torch.uint64
+    if not served or dtype.itemsize == 1 and dtype.is_floating_point:
+        raise DtypeError(
+            message(
+                f"{what} is {str(dtype).removeprefix('torch.')}",
+                expected="float16, bfloat16, float32, float64, an integer or bool",
+                do="convert it: x.float()",
+            )
+        )
 
 
 def check_impl(impl: str | None) -> None:

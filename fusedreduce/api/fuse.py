@@ -10,7 +10,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from fusedreduce import pipeline, trace
 from fusedreduce.chain import Chain, TracedTensor
-from fusedreduce.errors import OptionError, message
+from fusedreduce.errors import OperandError, OptionError, message
 from fusedreduce.trace import Names
 
 P = ParamSpec("P")
@@ -25,7 +25,7 @@ class FuseTask:
 
     @property
     def name(self) -> str:
-        name = self.fn.__name__
+        name: str = getattr(self.fn, "__name__", "fused")
         return name if name.isidentifier() else "fused"
 
     @property
@@ -46,23 +46,23 @@ class Fused(Generic[P, T]):
     def __init__(self, fn: Callable[P, T]) -> None:
         functools.update_wrapper(self, fn)
         self.fn = fn
-        self.signature = inspect.signature(fn)
-        for p in self.signature.parameters.values():
-            if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.name in ("impl", "trust"):
-                raise OptionError(
-                    message(
-                        f"fr.fuse: the parameter `{p.name}`",
-                        expected="named parameters, none called impl or trust",
-                        where=trace.function_line(fn),
-                    )
-                )
+        self.signature = _signature(fn)
         self.names = tuple(self.signature.parameters)
         self.runner = pipeline.Runner(FuseTask(fn))
 
     def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if not kwargs and len(args) == len(self.names):
             return dict(zip(self.names, args, strict=True))
-        bound = self.signature.bind(*args, **kwargs)
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise OperandError(
+                message(
+                    f"{self.runner.task.name}: {error}",
+                    expected=str(self.signature),
+                    where=self.runner.task.origin,
+                )
+            ) from None
         bound.apply_defaults()
         return bound.arguments
 
@@ -83,6 +83,32 @@ class Fused(Generic[P, T]):
         """Plan, traffic and stages of a call with these arguments, as text."""
         values = self.values(args, kwargs)
         return pipeline.describe(pipeline.print_task(self.runner.task, values, trust=False))
+
+
+def _signature(fn: Callable[..., Any]) -> inspect.Signature:
+    """The parameters of a function to be fused: each can be given by its name."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        raise OptionError(
+            message(
+                "fr.fuse: a function without a readable signature",
+                came=repr(fn),
+                do="wrap it: fr.fuse(lambda x: torch.exp(x))",
+            )
+        ) from None
+    for p in signature.parameters.values():
+        unnamed = p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        if unnamed or p.name in ("impl", "trust"):
+            raise OptionError(
+                message(
+                    f"fr.fuse: the parameter `{p.name}`",
+                    expected="named parameters, none called impl or trust",
+                    came=f"{p.kind.description}: {p}",
+                    where=trace.function_line(fn),
+                )
+            )
+    return signature
 
 
 def fuse(fn: Callable[P, T]) -> Fused[P, T]:

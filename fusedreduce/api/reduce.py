@@ -15,7 +15,7 @@ from fusedreduce.chain import Chain, TracedTensor, normalized_dims
 from fusedreduce.declare.join import nested
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction, require_reduction
-from fusedreduce.errors import OperandError, OptionError, message
+from fusedreduce.errors import OperandError, OptionError, ShapeError, message
 from fusedreduce.ir.expr import names as ir_names
 from fusedreduce.program import needed_fields, typed
 from fusedreduce.run import eager, merging
@@ -55,9 +55,10 @@ class ReduceTask:
         if flat or self.state:
             found |= chain.reduce(self.R, plain, self.dim, self.keepdim, tuple(flat), self.state)
         if deep:  # the payload's D is one more outer axis: x gets a last dimension of size 1
-            wide = {n: v[..., None] for n, v in plain.items()}
+            dims = normalized_dims(self.dim, values[first].dim())
+            wide = {n: v[..., None] if has_shape(v) else v for n, v in plain.items()}
             wide |= {n: values[n] for n in record.payloads}
-            found |= chain.reduce(self.R, wide, -2, self.keepdim, tuple(deep))
+            found |= chain.reduce(self.R, wide, dims, self.keepdim, tuple(deep))
         slots = {n: v for n, v in found.items() if n.startswith("state.")}
         return {o: found[o or "value"] for o in self.outputs} | slots
 
@@ -77,6 +78,11 @@ def dtype_kind(value: Any) -> str:
     return (
         trace.dtype_kind(value.dtype) if isinstance(value, torch.Tensor) else trace.kind_of(value)
     )
+
+
+def has_shape(value: Any) -> bool:
+    """A tensor, not a number."""
+    return isinstance(value, TracedTensor) and isinstance(value.meta, torch.Tensor)
 
 
 def reads_payload(record: Record, output: str) -> bool:
@@ -133,14 +139,18 @@ def reduce(
     """
     require_reduction(R)
     record = R.record
+    dim = _dims(dim)
+    if keepdim not in (True, False):
+        raise OptionError(message("keepdim is not a bool", came=repr(keepdim)))
+    if dtype is not None:
+        pipeline.require_dtype("dtype", dtype)
     wanted = _outputs(record, outputs)
     values = _operands(record, x, operands, wanted)
     first = next(iter(values.values()))
     if isinstance(first, TracedTensor):
         return _in_fused(R, values, dim, keepdim, outputs, wanted, dtype)
-    key = tuple(dim) if isinstance(dim, list) else dim
     with_state = return_state or seed is not None
-    task = ReduceTask(R, key, keepdim, wanted, dtype, with_state)
+    task = ReduceTask(R, dim, keepdim, wanted, dtype, with_state)
     found = _runner(task)(values, impl, trust)
     if not with_state:
         return shaped(record, found, outputs)
@@ -160,12 +170,15 @@ def _seeded(
     trust: bool,
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The state after a seed, and its finish in the dtypes of the results."""
-    if set(seed) != set(state):
+    given = {n: getattr(t, "shape", t) for n, t in seed.items()} if _is_dict(seed) else seed
+    if given != {n: t.shape for n, t in state.items()}:
         raise OperandError(
             message(
-                "the seed is not a state of this declaration",
-                expected=f"a dict of {', '.join(state)}",
-                came=", ".join(seed),
+                "the seed is not a state of this declaration and shape",
+                expected=", ".join(f"{n} {tuple(t.shape)}" for n, t in state.items()),
+                came=", ".join(f"{n} {s}" for n, s in given.items())
+                if _is_dict(given)
+                else type(seed).__name__,
                 do="take it from fr.reduce(..., return_state=True)",
             )
         )
@@ -176,9 +189,29 @@ def _seeded(
     return state, {o: finished[o].to(v.dtype) for o, v in found.items()}
 
 
+def _is_dict(value: Any) -> bool:
+    return isinstance(value, Mapping)
+
+
+def _dims(dim: Any) -> int | tuple[int, ...] | None:
+    """`dim` as a key: True and 1.0 are equal to 1, but no dimensions."""
+    if dim is None or type(dim) is int:
+        return dim
+    if isinstance(dim, (tuple, list)) and all(type(d) is int for d in dim):
+        return tuple(dim)
+    raise ShapeError(
+        message("dim is no dimension", expected="an integer, a tuple of them or None",
+                came=repr(dim))
+    )  # fmt: skip
+
+
 def _outputs(record: Record, outputs: str | Sequence[str] | None) -> tuple[str, ...]:
     """The output names asked for, checked."""
     known = record.outputs
+    if outputs is not None and not isinstance(outputs, (str, tuple, list)):
+        raise OptionError(
+            message("outputs is not a name", expected="a name, several or None", came=repr(outputs))
+        )
     asked = known if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs)
     for name in asked:
         if name not in known:

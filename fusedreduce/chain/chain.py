@@ -15,7 +15,7 @@ from fusedreduce.chain.stage import TracedStage, result_dtypes
 from fusedreduce.chain.tensor import TracedTensor, normalized_dims
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
-from fusedreduce.errors import DtypeError, NotFusible, OperandError, ShapeError, message
+from fusedreduce.errors import NotFusible, OperandError, ShapeError, message
 from fusedreduce.ir import expr as ir
 from fusedreduce.ir.expr import Expr
 from fusedreduce.program import Axis, Input, Output, Program, dtype_kind, stage_kinds
@@ -40,22 +40,16 @@ class Chain:
     axes: Axes = field(default_factory=Axes)
     inputs: dict[str, tuple[TracedTensor, bool]] = field(default_factory=dict)
     stages: list[TracedStage] = field(default_factory=list)
+    device: torch.device = torch.device("cpu")
 
     def input(self, name: str, tensor: torch.Tensor) -> TracedTensor:
         dims = tuple((Atom(n),) for n in tensor.shape)
         self.axes.register(dims)
         meta = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
         kind = dtype_kind(dtype_name(tensor.dtype))
-        if tensor.dtype.is_complex or "float8" in dtype_name(tensor.dtype):
-            raise DtypeError(
-                message(
-                    f"`{name}` is {dtype_name(tensor.dtype)}",
-                    expected="float16, bfloat16, float32, float64, an integer or bool",
-                    do=f"convert it: {name}.float()",
-                )
-            )
         value = TracedTensor(self, ir.var(name), kind, dims, meta)
         self.inputs[name] = (value, False)
+        self.device = tensor.device
         return value
 
     def number(self, name: str, value: float) -> TracedTensor:

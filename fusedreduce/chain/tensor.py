@@ -13,13 +13,17 @@ from fusedreduce.errors import ShapeError, message
 from fusedreduce.ir import expr as ir
 from fusedreduce.ir.check import kind_of_dtype
 from fusedreduce.ir.expr import Expr
-from fusedreduce.trace import Call, Traced, refuse, user_line
+from fusedreduce.trace import Call, Traced, kind_of, refuse, user_line
 
 VIEWS: dict[str, Callable[..., Any]] = {}  # filled by `views`
 
 
 class TracedTensor(Traced):
-    """A tensor of a fused function: an expression, the axes of each dimension, a meta tensor."""
+    """A tensor of a fused function: an expression, the axes of each dimension, a meta tensor.
+
+    NOTE: it must not call itself a torch.Tensor (by `__class__`): torch's C++ then reads it as one
+    and crashes (seen with torch.where, 2.13).
+    """
 
     __slots__ = ("chain", "dims", "meta")
     chain: Any
@@ -52,7 +56,9 @@ class TracedTensor(Traced):
         return VIEWS.get(name) or self.chain.reductions.get(name)
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("shape", "dtype", "ndim", "device") and self.meta is not None:
+        if name == "device":
+            return self.chain.device
+        if name in ("shape", "dtype", "ndim") and self.meta is not None:
             return getattr(self.meta, name)
         if name in ("T", "mT"):
             return VIEWS[name](self)
@@ -124,6 +130,8 @@ def _metas(value: Any) -> Any:
         return value.meta
     if isinstance(value, Traced):
         raise _NoMeta
+    if isinstance(value, torch.Tensor):
+        kind_of(value)  # refuses it
     if isinstance(value, (tuple, list)):
         return type(value)(_metas(v) for v in value)
     if isinstance(value, dict):

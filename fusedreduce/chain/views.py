@@ -10,7 +10,7 @@ import torch
 
 from fusedreduce.chain.axes import Atom
 from fusedreduce.chain.tensor import VIEWS, TracedTensor, normalized_dims
-from fusedreduce.errors import NotFusible, message
+from fusedreduce.errors import NotFusible, ShapeError, message
 from fusedreduce.trace import user_line
 
 
@@ -78,6 +78,10 @@ def _index(x: TracedTensor, key: Any) -> TracedTensor:
         at = next(n for n, k in enumerate(keys) if k is Ellipsis)
         used = sum(1 for k in keys if k is not None and k is not Ellipsis)
         keys[at : at + 1] = [slice(None)] * (len(x.dims) - used)
+    if sum(1 for k in keys if k is not None) > len(x.dims):
+        raise ShapeError(
+            message("too many indices", expected=f"{len(x.dims)}", where=user_line())
+        )
     dims: list[tuple[Atom, ...]] = []
     source = iter(x.dims)
     for k in keys:

@@ -222,7 +222,9 @@ class Formula:
         state = self.namer.claim("state")
         self.writer.line(f"{state} = {lifted(':1')}")
         with self.writer.block("for column in range(1, N):"):
-            self.writer.line(f"{state} = {merge}({star}{state}, {star}{lifted('column : column + 1')})")
+            self.writer.line(
+                f"{state} = {merge}({star}{state}, {star}{lifted('column : column + 1')})"
+            )
         made = [self.namer.claim_first([n, f"{stage.name}_{n}"]) for n in fields]
         self.writer.line(f"{', '.join(made)} = {state}")
         for n, local in zip(fields, made, strict=True):

@@ -44,7 +44,7 @@ class Script:
     def __post_init__(self) -> None:
         self.outer = self.letters("R", "M", self.layout.outer)
         self.reduced = self.letters("C", "N", self.layout.reduced)
-        self.sizes = [*self.row_sizes(), *self.layout.reduced]
+        self.sizes = [*self.row_sizes(), *self.column_sizes()]
         local = {self.kernel, "torch", "compare", "ok"}
         self.namer = Namer({*TAKEN, *local, *self.outer, *self.reduced})
         given = [*(i.name for i in self.program.inputs), *(o.name for o in self.program.outputs)]
@@ -62,6 +62,14 @@ class Script:
         if len(self.layout.outer) == 1:
             return [ROWS[0] if self.plan.ROWS == 1 else self.plan.ROWS + 1]
         return [ROWS[1], *[ROWS[2]] * (len(self.layout.outer) - 1)]
+
+    def column_sizes(self) -> Sequence[int]:
+        """The same for all row lengths that share this text: whole blocks, or a part of one."""
+        if len(self.layout.reduced) > 1 or self.layout.reduced == (1,):
+            return self.layout.reduced
+        block = self.plan.BLOCK
+        part = 0 if self.plan.even else max(block // 4, 1)
+        return [(block if self.plan.strategy == "block" else 2 * block) - part]
 
     def print(self) -> str:
         w = self.writer

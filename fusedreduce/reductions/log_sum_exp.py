@@ -1,10 +1,12 @@
-"""log sum_j exp(x_j) and softmax-weighted sums, relative to the running maximum."""
+"""log sum_j exp(x_j), weighted and signed, and sums under softmax, relative to the maximum."""
 
 from __future__ import annotations
 
 import torch
 
-from fusedreduce.declare import Max, Payload, Reduction, Sum
+from fusedreduce.declare import Max, Min, Payload, Reduction, Sum
+
+INF = float("inf")
 
 
 class LogSumExp(Reduction):
@@ -67,3 +69,95 @@ class SoftmaxSum(LogSumExp):
     def definition(x, v):
         p = torch.softmax(x, 0)
         return {"out": torch.sum(p * v), "lse": torch.logsumexp(x, 0)}
+
+
+class WeightedLogSumExp(Reduction):
+    """log sum_j w_j exp(x_j) for weights w >= 0; an element of weight 0 is absent.
+
+    `w` has the shape of x (..., N), or broadcasts against it.
+
+    >>> import torch, fusedreduce as fr
+    >>> x = torch.tensor([1000.0, 0.0])
+    >>> fr.reduce(WeightedLogSumExp, x, w=torch.tensor([2.0, 1.0]))
+    tensor(1000.6932)
+    """
+
+    domain = {"w": "nonnegative"}
+    m = Max(lambda x, w: torch.where(w == 0, -INF, x))
+    s = Sum(
+        lambda x, w, m: w * torch.exp(x - m),
+        correct=lambda s, old, new: s * torch.exp(old.m - new.m),
+    )
+
+    def finish(m, s):
+        return m + torch.log(s)
+
+    def definition(x, w):
+        return torch.log(torch.sum(w * torch.exp(x)))
+
+
+class SignedLogSumExp(Reduction):
+    """log |sum_j w_j exp(x_j)| and the sign of that sum, for weights of either sign.
+
+    `w` has the shape of x (..., N), or broadcasts against it.
+
+    >>> import torch, fusedreduce as fr
+    >>> fr.reduce(SignedLogSumExp, torch.tensor([1000.0, 0.0]), w=torch.tensor([-1.0, 1.0]))
+    {'log_abs': tensor(1000.), 'sign': tensor(-1.)}
+    """
+
+    m = Max(lambda x, w: torch.where(w == 0, -INF, x))
+    s = Sum(
+        lambda x, w, m: w * torch.exp(x - m),
+        correct=lambda s, old, new: s * torch.exp(old.m - new.m),
+    )
+
+    def finish(m, s):
+        return {"log_abs": m + torch.log(torch.abs(s)), "sign": torch.sign(s)}
+
+    def definition(x, w):
+        total = torch.sum(w * torch.exp(x))
+        return {"log_abs": torch.log(torch.abs(total)), "sign": torch.sign(total)}
+
+
+class SoftmaxEntropy(LogSumExp):
+    """entropy = -sum_j p_j log p_j of p = softmax(x), in nats, and lse = log sum_j exp(x_j).
+
+    >>> import torch, fusedreduce as fr
+    >>> fr.reduce(SoftmaxEntropy, torch.tensor([1000.0, 1000.0]), outputs="entropy")
+    tensor(0.6931)
+    """
+
+    empty = {"entropy": 0.0, "lse": -INF}
+    t = Sum(
+        lambda x, m: (x - m) * torch.exp(x - m),
+        correct=lambda t, old, new: (t + old.s * (old.m - new.m)) * torch.exp(old.m - new.m),
+    )
+
+    def finish(m, s, t):
+        return {"entropy": torch.log(s) - t / s, "lse": m + torch.log(s)}
+
+    def definition(x):
+        p = torch.softmax(x, 0)
+        return {"entropy": -torch.sum(p * torch.log_softmax(x, 0)), "lse": torch.logsumexp(x, 0)}
+
+
+class SoftMin(Reduction):
+    """-log sum_j exp(-x_j), a smooth minimum that never overflows.
+
+    >>> import torch, fusedreduce as fr
+    >>> fr.reduce(SoftMin, torch.tensor([-1000.0, -1000.0]))
+    tensor(-1000.6932)
+    """
+
+    m = Min(lambda x: x)
+    s = Sum(
+        lambda x, m: torch.exp(m - x),
+        correct=lambda s, old, new: s * torch.exp(new.m - old.m),
+    )
+
+    def finish(m, s):
+        return m - torch.log(s)
+
+    def definition(x):
+        return -torch.logsumexp(-x, 0)

@@ -58,11 +58,10 @@ class Recompute(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         twice = torch.is_grad_enabled()  # somebody will differentiate this backward
         wanted = ctx.needs_input_grad[2:]
-        inputs = [
-            t.detach().requires_grad_() if w and not twice else t
-            for t, w in zip(ctx.saved_tensors, wanted, strict=True)
-        ]
         with torch.enable_grad():
+            inputs = [
+                _apart(t, twice) if w else t for t, w in zip(ctx.saved_tensors, wanted, strict=True)
+            ]
             outputs = ctx.again(*inputs)
         pairs = [
             (o, g)
@@ -79,6 +78,11 @@ class Recompute(torch.autograd.Function):
             )
         )
         return (None, None, *(next(found) if w else None for w in wanted))
+
+
+def _apart(tensor: torch.Tensor, twice: bool) -> torch.Tensor:
+    """The same numbers as a tensor of its own: one argument may be made from another, or be it."""
+    return tensor.view_as(tensor) if twice else tensor.detach().requires_grad_()
 
 
 def _tensors(result: Any) -> list[torch.Tensor]:

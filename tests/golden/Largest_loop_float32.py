@@ -78,7 +78,7 @@ def main():
 
     torch.manual_seed(0)
     torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    M, N = 4, 5000
+    M, N = 4, 7168
     x = torch.randn(M, N)
     value = torch.full((M, 1), float("nan"))
     index = torch.full((M, 1), -1)

@@ -85,7 +85,7 @@ def main():
 
     torch.manual_seed(0)
     torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    M, N = 4, 150
+    M, N = 4, 448
     x = torch.randn(M, N, dtype=torch.float64)
     mean = torch.full((M, 1), float("nan"), dtype=torch.float64)
     var = torch.full((M, 1), float("nan"), dtype=torch.float64)

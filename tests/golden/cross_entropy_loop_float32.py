@@ -156,7 +156,7 @@ def main():
 
     torch.manual_seed(0)
     torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    M, N = 4, 5000
+    M, N = 4, 7168
     logits = torch.randn(M, N)
     target = torch.randint(N, (M, 1))
     weight = torch.randn(1, N)

@@ -86,7 +86,7 @@ def main():
 
     torch.manual_seed(0)
     torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    M, N = 4, 3000
+    M, N = 4, 3072
     p_logits = torch.randn(M, N)
     q_logits = torch.randn(M, N)
     y = torch.full((M, 1), float("nan"))

@@ -133,7 +133,7 @@ def main():
 
     torch.manual_seed(0)
     torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    M, N = 4, 5000
+    M, N = 4, 7168
     x = torch.randn(M, N, dtype=torch.float64)
     weight = torch.randn(1, N, dtype=torch.float64)
     bias = torch.randn(1, N, dtype=torch.float64)

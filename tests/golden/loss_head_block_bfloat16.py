@@ -115,7 +115,7 @@ def main():
 
     torch.manual_seed(0)
     torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    M, N = 3, 1000
+    M, N = 3, 768
     logits = torch.randn(M, N, dtype=torch.bfloat16)
     target = torch.randint(N, (M, 1))
     loss = torch.full((M, 1), float("nan"), dtype=torch.bfloat16)

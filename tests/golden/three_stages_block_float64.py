@@ -71,7 +71,7 @@ def main():
 
     torch.manual_seed(0)
     torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    M, N = 5, 300
+    M, N = 5, 384
     x = torch.randn(M, N, dtype=torch.float64)
     y = torch.full((M, 1), float("nan"), dtype=torch.float64)
     z = torch.full((M, N), float("nan"), dtype=torch.float64)

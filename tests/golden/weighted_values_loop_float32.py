@@ -146,7 +146,7 @@ def main():
 
     torch.manual_seed(0)
     torch.set_default_device("cuda" if torch.cuda.is_available() else "cpu")
-    R0, R1, N = 3, 2, 70
+    R0, R1, N = 3, 2, 112
     M = R0 * R1
     x = torch.randn(R0, 1, N)
     v = torch.randn(R0, N, R1).permute(0, 2, 1)

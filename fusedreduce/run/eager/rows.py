@@ -99,14 +99,12 @@ def arranged(
 
 
 def _tensors(given: Mapping[str, Tensor | float], dtype: torch.dtype | None) -> Values:
-    """Numbers become tensors; `dtype=` converts the first input, as in torch.sum, and floats."""
+    """Numbers become tensors, with all their digits; `dtype=` converts the first, as torch.sum."""
     device = next((v.device for v in given.values() if isinstance(v, Tensor)), None)
-    values = {n: torch.as_tensor(v, device=device) for n, v in given.items()}
+    precise = {n: torch.float64 if isinstance(v, float) else None for n, v in given.items()}
+    values = {n: torch.as_tensor(v, dtype=precise[n], device=device) for n, v in given.items()}
     first = next(iter(values))
-    return {
-        n: v if dtype is None or not (n == first or v.is_floating_point()) else v.to(dtype)
-        for n, v in values.items()
-    }
+    return values if dtype is None else values | {first: values[first].to(dtype)}
 
 
 def _dtypes(tensors: Sequence[Tensor]) -> tuple[torch.dtype, torch.dtype]:
