@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -20,6 +20,7 @@ import torch
 from fusedreduce.chain import Chain, TracedTensor
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
+from fusedreduce.derivative import VERSION, differentiable
 from fusedreduce.errors import (
     DeviceError,
     DtypeError,
@@ -34,12 +35,11 @@ from fusedreduce.plan import rows as row_plans
 from fusedreduce.plan.layout import Layout, layout
 from fusedreduce.plan.rows import RowPlan
 from fusedreduce.program import Program
-from fusedreduce.run import launch, tiles
-from fusedreduce.run.autograd import Recompute
+from fusedreduce.run import autograd, launch, tiles
+from fusedreduce.run.autograd import Plan
 from fusedreduce.torch_reductions import TORCH_REDUCTIONS
 from fusedreduce.trace import Names
 
-VERSION = "0.1.0"
 IMPLEMENTATIONS = (None, "eager", "tiles", "triton", "gluon")
 MOST_PREPARED = 512  # calls of different shapes remembered for one task
 
@@ -76,6 +76,9 @@ def certified(record: Record, trust: bool = False) -> tuple[Record, str]:
     if not certificate.proved and not trust and certificate.hash not in _warned:
         _warned.add(certificate.hash)
         warnings.warn(str(certificate), ProofWarning, stacklevel=3)
+    flat = [o for o, how in certificate.facts.gauge if how in ("free", "first order")]
+    gauge = record.outputs if record.jointly_gauge else tuple(flat)
+    complete = replace(complete, gauge=gauge)
     words = "proved over the reals" if certificate.proved else "not proved"
     return complete, f"{words}{', trusted' * trust} (certificate {certificate.hash})"
 
@@ -231,7 +234,26 @@ class Prepared:
     implementation: str
     run: Callable[[Mapping[str, Any]], list[torch.Tensor]]
     structure: Any
+    program: Program
     printed: Printed | None = None
+    plans: dict[tuple[str, ...], Plan] = field(default_factory=dict)
+
+    def plan(self, task: Task, values: Mapping[str, Any]) -> Plan:
+        """How to differentiate a call of these shapes for the inputs that ask for it."""
+        tensors = {n: v for n, v in values.items() if isinstance(v, torch.Tensor)}
+        wanted = tuple(n for n, v in tensors.items() if v.requires_grad)
+        found = self.plans.get(wanted)
+        if found is None:
+            found = self.plans[wanted] = differentiable(
+                self.program,
+                self.implementation,
+                task.origin,
+                tuple(tensors),
+                wanted,
+                self.run,
+                lambda v: leaves(task.eager(v)),
+            )
+        return found
 
 
 @dataclass
@@ -250,7 +272,7 @@ class Runner:
         if torch.is_grad_enabled() and any(
             isinstance(v, torch.Tensor) and v.requires_grad for v in values.values()
         ):
-            return Recompute.run(ready.run, self.task.eager, ready.structure, values, rebuild)
+            return rebuild(ready.structure, autograd.run(ready.plan(self.task, values), values))
         return rebuild(ready.structure, ready.run(values))
 
     def find(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
@@ -298,16 +320,16 @@ def prepare(task: Task, values: Mapping[str, Any], impl: str | None, trust: bool
     require_served(values)
     chosen = choose(impl, one_device(values))
     traced = trace_task(task, values, trust)
-    if any(a.size == 0 for a in traced.program.axes):
-        return Prepared("eager", lambda v: leaves(task.eager(v)), traced.structure)
+    program = traced.program
+    if any(a.size == 0 for a in program.axes):
+        return Prepared("eager", lambda v: leaves(task.eager(v)), traced.structure, program)
     if chosen == "tiles":
-        program = traced.program
-        return Prepared(chosen, lambda v: tiles.run(program, v), traced.structure)
+        return Prepared(chosen, lambda v: tiles.run(program, v), traced.structure, program)
     printed = print_task(task, values, trust)
     run = launch.prepare(
         printed.traced.program, printed.kernel, printed.plan, printed.layout, VERSION, task.origin
     )
-    return Prepared(chosen, run, traced.structure, printed)
+    return Prepared(chosen, run, traced.structure, program, printed)
 
 
 def leaves(result: Any) -> list[torch.Tensor]:
@@ -356,7 +378,7 @@ def one_device(values: Mapping[str, Any]) -> torch.device:
 def require_dtype(what: str, dtype: Any) -> None:
     """NOTE torch itself computes hardly anything in uint64; int64 would make it negative."""
     served = isinstance(dtype, torch.dtype) and not dtype.is_complex and dtype != torch.uint64
-    if not served or dtype.itemsize == 1 and dtype.is_floating_point:
+    if not served or (dtype.itemsize == 1 and dtype.is_floating_point):
         raise DtypeError(
             message(
                 f"{what} is {str(dtype).removeprefix('torch.')}",

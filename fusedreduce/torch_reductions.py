@@ -108,6 +108,11 @@ def _std_mean(x: Any, *args: Any, **kwargs: Any) -> Any:
     return torch.sqrt(var), mean
 
 
+def _log_sum_exp(x: Any, dim: Any, keepdim: bool = False) -> Any:
+    x = x.to(torch.int64) if x.kind == "bool" else x
+    return _run(LogSumExp, x, dim, keepdim, "")
+
+
 def _softmax(x: Any, dim: int, dtype: Any = None, _stacklevel: int = 3) -> Any:
     x, found = _max_and_sum(x, dim, dtype)
     return torch.exp(x - found["m"]) / found["s"]
@@ -138,7 +143,7 @@ TORCH_REDUCTIONS: dict[str, Callable[..., Any]] = {
     "all": _truth(AllOf),
     "max": _extreme(Largest),
     "min": _extreme(Smallest),
-    "logsumexp": _simple(LogSumExp),
+    "logsumexp": _log_sum_exp,
     "var": _var,
     "std": _std,
     "var_mean": _var_mean,

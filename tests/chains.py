@@ -33,6 +33,7 @@ class Case:
     inputs: Callable[[int, int, torch.dtype], Tensors]
     reference: Callable[..., Any]
     smallest: int = 1  # columns it makes sense for
+    smooth: Callable[..., Any] | None = None  # a reference that torch differentiates throughout
 
 
 def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
@@ -144,6 +145,18 @@ def cross_entropy_reference(logits, target, weight, smoothing, z, cap, scale):
     )
     lse = torch.logsumexp(x, -1)
     return loss, torch.where(target != -100, z * lse * lse, 0.0)
+
+
+def cross_entropy_smooth(logits, target, weight, smoothing, z, cap, scale):
+    """The same by hand: torch's own does not differentiate class weights."""
+    x = torch.tanh(logits * scale / cap) * cap
+    lse = torch.logsumexp(x, -1)
+    log_p, w = x - lse[:, None], weight.expand_as(x)
+    at = target.clamp(min=0)[:, None]
+    picked = -(log_p * w).gather(-1, at)[:, 0]
+    loss = (1.0 - smoothing) * picked - smoothing / x.shape[-1] * (log_p * w).sum(-1)
+    counted = target != -100
+    return torch.where(counted, loss, 0.0), torch.where(counted, z * lse * lse, 0.0)
 
 
 def cross_entropy_inputs(rows: int, columns: int, dtype: torch.dtype) -> Tensors:
@@ -261,7 +274,8 @@ CASES = (
          lambda x, w, b, e: F.layer_norm(x, x.shape[-1:], w, b, e)),
     Case("rms_norm_residual", rms_norm_residual, _residual, rms_reference),
     Case("group_norm", group_norm, image, lambda x, w, b: F.group_norm(x, 2, w, b), 2),
-    Case("cross_entropy", cross_entropy, cross_entropy_inputs, cross_entropy_reference),
+    Case("cross_entropy", cross_entropy, cross_entropy_inputs, cross_entropy_reference,
+         smooth=cross_entropy_smooth),
     Case("js_divergence", js_divergence, _two, js_reference),
     Case("loss_head", loss_head, _labels, loss_head_reference),
     Case("cosine", cosine, _two, lambda a, b: F.cosine_similarity(a, b, -1)),

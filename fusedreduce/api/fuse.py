@@ -11,6 +11,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from fusedreduce import pipeline, trace
 from fusedreduce.chain import Chain, TracedTensor
 from fusedreduce.errors import OperandError, OptionError, message
+from fusedreduce.kernels.names import safe_names
 from fusedreduce.trace import Names
 
 P = ParamSpec("P")
@@ -19,25 +20,33 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class FuseTask:
-    """A fused function: what `fuse` asks the pipeline for."""
+    """A fused function: what `fuse` asks the pipeline for.
+
+    given   the function's parameters by the names that its arguments have in a printed kernel
+    """
 
     fn: Callable[..., Any]
+    given: Mapping[str, str]
 
     @property
     def name(self) -> str:
         name: str = getattr(self.fn, "__name__", "fused")
-        return name if name.isidentifier() else "fused"
+        return safe_names((name,))[0] if name.isidentifier() else "fused"
 
     @property
     def origin(self) -> str:
         return trace.function_line(self.fn)
 
     def trace(self, chain: Chain, values: Mapping[str, Any], names: Names) -> Any:
-        return trace.run(self.fn, values, names)
+        return trace.run(self.fn, self.arguments(values), names)
 
     def eager(self, values: Mapping[str, Any]) -> Any:
         with pipeline.meaning():
-            return self.fn(**values)
+            return self.fn(**self.arguments(values))
+
+    def arguments(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values by the function's own names."""
+        return {self.given[n]: v for n, v in values.items()}
 
 
 class Fused(Generic[P, T]):
@@ -47,8 +56,9 @@ class Fused(Generic[P, T]):
         functools.update_wrapper(self, fn)
         self.fn = fn
         self.signature = _signature(fn)
-        self.names = tuple(self.signature.parameters)
-        self.runner = pipeline.Runner(FuseTask(fn))
+        parameters = tuple(self.signature.parameters)
+        self.names = safe_names(parameters)
+        self.runner = pipeline.Runner(FuseTask(fn, dict(zip(self.names, parameters, strict=True))))
 
     def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if not kwargs and len(args) == len(self.names):
@@ -64,14 +74,14 @@ class Fused(Generic[P, T]):
                 )
             ) from None
         bound.apply_defaults()
-        return bound.arguments
+        return dict(zip(self.names, bound.arguments.values(), strict=True))
 
     def __call__(
         self, *args: Any, impl: str | None = None, trust: bool = False, **kwargs: Any
     ) -> T:
         values = self.values(args, kwargs)
         if any(isinstance(v, TracedTensor) for v in values.values()):
-            return self.fn(**values)  # type: ignore[call-arg]  # inside another fused function
+            return self.fn(*args, **kwargs)  # inside another fused function
         return self.runner(values, impl, trust)  # type: ignore[no-any-return]
 
     def source(self, *args: Any, **kwargs: Any) -> str:

@@ -17,6 +17,7 @@ from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction, require_reduction
 from fusedreduce.errors import OperandError, OptionError, ShapeError, message
 from fusedreduce.ir.expr import names as ir_names
+from fusedreduce.kernels.names import safe_names
 from fusedreduce.program import needed_fields, typed
 from fusedreduce.run import eager, merging
 from fusedreduce.trace import Names
@@ -43,7 +44,7 @@ class ReduceTask:
 
     def trace(self, chain: Chain, values: Mapping[str, Any], names: Names) -> dict[str, Any]:
         """The results by output name."""
-        values = dict(values)
+        values = self.operands(values)
         first = next(iter(values))
         if self.dtype is not None:
             values[first] = values[first].to(self.dtype)
@@ -63,6 +64,7 @@ class ReduceTask:
         return {o: found[o or "value"] for o in self.outputs} | slots
 
     def eager(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        values = self.operands(values)
         first = next(iter(values.values()))
         dims = normalized_dims(self.dim, first.dim())
         found = eager.reduce(self.R, values, dims, self.keepdim, self.outputs, self.dtype)
@@ -71,6 +73,20 @@ class ReduceTask:
             slots = eager.state(self.R, values, dims, self.keepdim, self.dtype)
             results |= {f"state.{n}": v for n, v in slots.items()}
         return results
+
+    def operands(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """The values by the declaration's own names, not those of a printed kernel."""
+        table = dict(zip(argument_names(self.R.record), operand_names(self.R.record), strict=True))
+        return {table.get(n, n): v for n, v in values.items()}
+
+
+def operand_names(record: Record) -> tuple[str, ...]:
+    return (*record.operands, *record.payloads)
+
+
+def argument_names(record: Record) -> tuple[str, ...]:
+    """What the operands are called as arguments of a printed kernel."""
+    return safe_names(operand_names(record))
 
 
 def dtype_kind(value: Any) -> str:
@@ -150,8 +166,10 @@ def reduce(
     if isinstance(first, TracedTensor):
         return _in_fused(R, values, dim, keepdim, outputs, wanted, dtype)
     with_state = return_state or seed is not None
+    if not wanted and not with_state:
+        raise OptionError(message("no output is asked for", expected="a name, several or None"))
     task = ReduceTask(R, dim, keepdim, wanted, dtype, with_state)
-    found = _runner(task)(values, impl, trust)
+    found = _runner(task)(_arguments(record, values), impl, trust)
     if not with_state:
         return shaped(record, found, outputs)
     state = {n.removeprefix("state."): found.pop(n) for n in [*found] if n.startswith("state.")}
@@ -187,6 +205,15 @@ def _seeded(
     state = merging.merge(record, {n: seed[n] for n in state}, state)
     finished = merging.finish(record, state)
     return state, {o: finished[o].to(v.dtype) for o, v in found.items()}
+
+
+def _arguments(record: Record, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The operands by the names they have in a printed kernel."""
+    names, safe = operand_names(record), argument_names(record)
+    if names == safe:
+        return values
+    table = dict(zip(names, safe, strict=True))
+    return {table[n]: v for n, v in values.items()}
 
 
 def _is_dict(value: Any) -> bool:

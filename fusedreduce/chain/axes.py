@@ -125,6 +125,9 @@ class Axes:
     def regroup(self, flat: Dim, sizes: Sequence[int]) -> Shape:
         """The dimensions of a reshape, splitting atoms where the new sizes ask for it."""
         left = [a for a in self.leaves(flat) if a.size != 1]
+        empty = [k for k, a in enumerate(left) if a.size == 0]
+        if empty or 0 in sizes:
+            return self.regroup_empty(left, empty, sizes)
         answer: list[Dim] = []
         for size in sizes:
             group: list[Atom] = []
@@ -140,6 +143,21 @@ class Axes:
                 group.append(atom)
                 have *= atom.size
             answer.append(tuple(group))
+        return tuple(answer)
+
+    def regroup_empty(self, left: list[Atom], empty: list[int], sizes: Sequence[int]) -> Shape:
+        """Of a tensor without elements: what stands between its axes of size 0, apart."""
+        places = [k for k, n in enumerate(sizes) if n == 0]
+        if len(places) != len(empty):
+            raise self.uneven(sizes)
+        answer: list[Dim] = []
+        starts = zip([0, *(k + 1 for k in empty)], [0, *(k + 1 for k in places)], strict=True)
+        ends = zip([*empty, len(left)], [*places, len(sizes)], strict=True)
+        for (i, k), (j, m) in zip(starts, ends, strict=True):
+            if prod(a.size for a in left[i:j]) != prod(sizes[k:m]):
+                raise self.uneven(sizes)
+            answer += self.regroup(tuple(left[i:j]), sizes[k:m])
+            answer += [(a,) for a in left[j : j + 1]]
         return tuple(answer)
 
     def uneven(self, sizes: Sequence[int]) -> NotFusible:

@@ -64,7 +64,7 @@ def _unflatten(x: TracedTensor, dim: int, sizes: Any) -> TracedTensor:
 
 
 def _expand(x: TracedTensor, *sizes: Any) -> TracedTensor:
-    shape = x.meta.expand(*_sizes(sizes)).shape
+    shape = x.meta.expand(_sizes(sizes)).shape
     dims: list[tuple[Atom, ...]] = [() for _ in range(len(shape) - len(x.dims))] + list(x.dims)
     for k, (d, n) in enumerate(zip(dims, shape, strict=True)):
         if n != 1 and prod(a.size for a in x.chain.axes.leaves(d)) == 1:
@@ -79,9 +79,7 @@ def _index(x: TracedTensor, key: Any) -> TracedTensor:
         used = sum(1 for k in keys if k is not None and k is not Ellipsis)
         keys[at : at + 1] = [slice(None)] * (len(x.dims) - used)
     if sum(1 for k in keys if k is not None) > len(x.dims):
-        raise ShapeError(
-            message("too many indices", expected=f"{len(x.dims)}", where=user_line())
-        )
+        raise ShapeError(message("too many indices", expected=f"{len(x.dims)}", where=user_line()))
     dims: list[tuple[Atom, ...]] = []
     source = iter(x.dims)
     for k in keys:

@@ -155,6 +155,7 @@ class Builder:
             payloads=self.payloads,
             domain=tuple(self.domain.items()),
             finish=finish,
+            jointly_gauge=bool(self.parts["jointly_gauge"]),
             empty=self.empty([k for k, _ in finish]),
             names=tuple(self.names.of.items()),
             line=self.line,

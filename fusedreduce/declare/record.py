@@ -103,6 +103,8 @@ class Record:
     finish     (output, expression over fields); the output "" stands for a bare tensor
     empty      (output, value): the finish of nothing, or ()
     guards     the selects of the edge rule to apply (None: all); chosen on the float grid
+    gauge      the outputs whose slope along the references is 0 (a fact of the certificate)
+    jointly_gauge   what is made of the outputs together does not depend on the references
     parts      for a join: (name, record of the part, part's field name -> field name here)
     """
 
@@ -118,6 +120,8 @@ class Record:
     empty: tuple[tuple[str, float], ...] = ()
     guards: frozenset[str] | None = None
     commutative: bool = True
+    gauge: tuple[str, ...] = ()
+    jointly_gauge: bool = False
     names: tuple[tuple[Expr, str], ...] = ()
     line: str = field(default="", compare=False)
     functions: Functions = field(default_factory=Functions, compare=False)

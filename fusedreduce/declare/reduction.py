@@ -10,7 +10,7 @@ from fusedreduce.declare.kinds import Declared, Payload, StateField
 from fusedreduce.declare.record import Record
 from fusedreduce.errors import DeclarationError, message
 
-_PARTS = ("lift", "merge", "finish", "empty", "domain", "definition", "grad")
+_PARTS = ("lift", "merge", "finish", "empty", "domain", "definition", "grad", "jointly_gauge")
 
 
 class Reduction:

@@ -6,13 +6,17 @@ import keyword
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from fusedreduce.ir.expr import Expr
+from fusedreduce.kernels.functions import FUNCTIONS
 
 TAKEN = frozenset((
-    "tl", "triton", "row", "column", "inside", "row_inside", "start", "first", "BLOCK", "ROWS", "M",
-    "N", "max_propagating", "min_propagating", "multiply", "float", "abs",
+    "tl", "triton", "torch", "row", "column", "inside", "row_inside", "start", "first", "BLOCK",
+    "ROWS", "M", "N", "j", "max_propagating", "min_propagating", "multiply", "float", "abs", "range",
+    "main", "compare", "num_warps", "num_stages", "num_ctas", "maxnreg",
 ))  # fmt: skip
+_PRINTED = re.compile(r"(row|column)_\d+|[RC]\d+|.*_ptr|.*_stride(_\d+)?")
 _VERBS = {
     "add": "plus", "sub": "minus", "mul": "times", "div": "over", "maximum": "max",
     "minimum": "min", "pow": "power",
@@ -36,6 +40,31 @@ def identifier(text: str) -> str:
     return name + "_" if keyword.iskeyword(name) or keyword.issoftkeyword(name) else name
 
 
+def is_reserved(name: str) -> bool:
+    """Would an argument of this name be taken for something that the printer makes?
+
+    >>> is_reserved("row"), is_reserved("x_ptr"), is_reserved("weight")
+    (True, True, False)
+    """
+    return name in TAKEN or name in FUNCTIONS or _PRINTED.fullmatch(name) is not None
+
+
+@lru_cache(maxsize=1024)
+def safe_names(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Names for arguments that a printed kernel can use, each its own where it can.
+
+    >>> safe_names(("x", "row", "row_"))
+    ('x', 'row__', 'row_')
+    """
+    made: dict[str, None] = {}
+    for name in names:
+        safe = name
+        while is_reserved(safe) or (safe != name and (safe in names or safe in made)):
+            safe += "_"
+        made[safe] = None
+    return tuple(made)
+
+
 @dataclass
 class Namer:
     """Hands out each name once; a taken one gets a number."""
@@ -45,10 +74,13 @@ class Namer:
     def __post_init__(self) -> None:
         self.taken = set(self.taken)
 
+    def is_free(self, name: str) -> bool:
+        return name not in self.taken and _PRINTED.fullmatch(name) is None
+
     def claim(self, wish: str) -> str:
         name = base = identifier(wish)
         count = 2
-        while name in self.taken:
+        while not self.is_free(name):
             name, count = f"{base}_{count}", count + 1
         self.taken.add(name)
         return name
@@ -58,7 +90,7 @@ class Namer:
         last = "value"
         for wish in wishes:
             last = wish
-            if identifier(wish) not in self.taken:
+            if self.is_free(identifier(wish)):
                 break
         return self.claim(last)
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import operator
+from dataclasses import replace
 from typing import Any
 
 from fusedreduce.declare.record import Field, Record
-from fusedreduce.ir.expr import Expr, call, const, names, substitute, var
+from fusedreduce.ir.expr import Expr, call, const, is_const, names, substitute, var
 from fusedreduce.ir.show import show
 from fusedreduce.laws.cases import Case
 from fusedreduce.laws.certificate import Counterexample, Law, Status
@@ -37,6 +38,8 @@ def absence(record: Record, f: Field, reference: Field, clock: Clock) -> Law:
     assert f.term is not None
     assert reference.term is not None
     identity = float(reference.identity or 0.0)
+    reference = replace(reference, term=_besides(reference.term, identity))
+    assert reference.term is not None
     towards = "-inf" if identity < 0 else "inf"
     statement = f"as {show(reference.term)} tends to {towards}, {show(f.term)} tends to 0"
 
@@ -70,6 +73,16 @@ def absence(record: Record, f: Field, reference: Field, clock: Clock) -> Law:
         ),
         f"take fr.{other} as the reference, or fr.First for a term that does not decay",
     )
+
+
+def _besides(term: Expr, identity: float) -> Expr:
+    """A contribution where it is not the identity by choice: there the element is absent anyway."""
+    while term.op == "where":
+        here = [e for e in term.args[1:] if not is_const(e, identity)]
+        if len(here) != 1:
+            break
+        (term,) = here
+    return term
 
 
 def carrier(record: Record, reference: Field, identity: float) -> str | None:

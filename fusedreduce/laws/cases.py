@@ -153,11 +153,21 @@ class Case:
         assert isinstance(a, Ratio)
         assert isinstance(b, Ratio)
         d = a - b
-        positive = True if d.den.is_ground else self.tower.is_positive(d.den)
+        positive = self._divisor_is_positive(d.den)
         if positive is None:
             return None
         p = self.tower.reduced(d.num if positive else -d.num)
         return logarithmic(self.tower, p) or p
+
+    def _divisor_is_positive(self, p: Poly) -> bool | None:
+        """p > 0? A divisor is not 0, so terms that are >= 0 are enough."""
+        terms = p.terms()
+        if all(self.tower.term_sign(m) for m, _ in terms):
+            if all(c > 0 for _, c in terms):
+                return True
+            if all(c < 0 for _, c in terms):
+                return False
+        return self.tower.is_positive(p)
 
     def truth(self, v: Ratio, relation: str) -> bool:
         difference = self._difference(v, self.tower.zero)

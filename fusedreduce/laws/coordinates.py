@@ -165,7 +165,7 @@ def definition_by_coordinates(
     finished = states.finish(record, state)
     pairs = [(finished[n], substitute(d, values)) for n, d in whole.outputs if n in finished]
     signs = {**e.known("r"), **{f"r.{f}": "+" for op, f in known.invariants.facts if op == "gt"}}
-    return e.readable(equal(pairs, signs, deadline=clock.deadline()))
+    return e.readable(equal(pairs, signs, deadline=clock.deadline(), where_defined=True))
 
 
 def _as_in(record: Record, term: Expr, totals: Mapping[str, Expr], clock: Clock) -> Expr:

@@ -9,11 +9,13 @@ from fusedreduce.declare.record import Field, Record
 from fusedreduce.ir.expr import Expr, call, const, walk
 from fusedreduce.ir.show import show, spell
 from fusedreduce.laws import meaning as means
-from fusedreduce.laws import states
+from fusedreduce.laws import running, states
 from fusedreduce.laws.absence import absences
 from fusedreduce.laws.certificate import Law, Status
 from fusedreduce.laws.closure import answer
 from fusedreduce.laws.complete import problem_of
+from fusedreduce.laws.decide import Verdict
+from fusedreduce.laws.neutral import neutrals
 from fusedreduce.laws.obligations import Obligation, known_signs, of_corrections
 from fusedreduce.laws.refute import Trial, search
 from fusedreduce.laws.settle import Clock, settle, undecided
@@ -28,7 +30,7 @@ def laws_of_corrected(record: Record, clock: Clock) -> list[Law]:
     if meaning.status in (Status.PROVED, Status.CHECKED):
         own = [_on_reachable_states(record, law, meaning.status) for law in own]
     laws = [*_identities(record, clock), _associativity(record, meaning, clock), *own]
-    laws += [*absences(record, clock), meaning]
+    laws += [*absences(record, clock), *neutrals(record, clock), meaning]
     if record.functions.definition is not None:
         laws.append(means.definition(record, clock))
     return laws
@@ -47,6 +49,8 @@ def _meaning(record: Record, own: Sequence[Law], clock: Clock) -> Law:
             o.law, "", Status.REFUTED, o.statement, f"counterexample in trial {found.tried}",
             found.example, line, _advice(record, field),
         )  # fmt: skip
+    if not found.tried:
+        return undecided(o, 0, Verdict("undefined"))
     needed = [law for law in own if law.name in ("faithfulness", "additivity")]
     if all(law.status is Status.PROVED for law in needed):
         how = (
@@ -92,7 +96,7 @@ def _associativity(record: Record, meaning: Law, clock: Clock) -> Law:
     statement = "merge(merge(a, b), c) = merge(a, merge(b, c))"
     if meaning.status is Status.PROVED:
         return Law("associativity", "", Status.PROVED, statement, BY_MEANING, line=record.line)
-    a, b, c = (states.fold(record, (i,)) for i in (1, 2, 3))
+    a, b, c = (running.lift(record, i) for i in (1, 2, 3))
     x, y, z = (states.symbols(record, side) for side in "abc")
     signs = {**known_signs(record), **_state_signs(record)}
     return settle(
@@ -116,8 +120,8 @@ def _associativity(record: Record, meaning: Law, clock: Clock) -> Law:
 
 
 def _grouped(record: Record, a: states.State, b: states.State, c: states.State) -> Trial:
-    left = states.merge(record, states.merge(record, a, b), c)
-    right = states.merge(record, a, states.merge(record, b, c))
+    left = running.merge(record, running.merge(record, a, b), c)
+    right = running.merge(record, a, running.merge(record, b, c))
     return Trial(
         pairs=tuple(zip(states.values(record, left), states.values(record, right), strict=True)),
         domains=states.elements(record, 3),

@@ -103,9 +103,22 @@ def _case(numbers: Mapping[str, str], path: _Path, tower: Tower) -> Case:
 def _possible(case: Case, facts: Sequence[Expr]) -> bool:
     """Take all facts to be true; False if they contradict each other.
 
-    NOTE a != b splits the case: asked before the other facts are known it would split for ever.
+    NOTE a fact that splits the case waits for the others, since |x| <= k may need x < 0 from a
+    split before, and a != b whatever is known of a and b: else it would split for ever.
     """
-    return all(case.learn(f) for f in sorted(facts, key=lambda f: f.op == "ne"))
+    left = sorted(facts, key=lambda f: f.op == "ne")
+    while left:
+        waiting: list[tuple[Expr, Open]] = []
+        for f in left:
+            try:
+                if not case.learn(f):
+                    return False
+            except Open as split:
+                waiting.append((f, split))
+        if len(waiting) == len(left):
+            raise waiting[0][1]
+        left = [f for f, _ in waiting]
+    return True
 
 
 def equal(
@@ -114,18 +127,34 @@ def equal(
     facts: Sequence[Expr] = (),
     *,
     deadline: float,
+    where_defined: bool = False,
 ) -> Verdict:
-    """left = right for every pair in every case?"""
+    """left = right for every pair in every case?
+
+    With `where_defined`, a pair asks nothing in a case where its right side has no value (the log
+    of 0, the root of a negative number), as long as it has one in some case.
+    """
     pairs = tuple(pairs)
+    judged: set[int] = set()
 
     def ask(case: Case) -> str | None:
-        for left, right in pairs:
-            if not same(case, case.read(left), case.read(right)):
+        for i, (left, right) in enumerate(pairs):
+            try:
+                wanted = case.read(right)
+            except Undefined:
+                if not where_defined:
+                    raise
+                continue
+            if not same(case, case.read(left), wanted):
                 return f"{show(left)} = {show(right)} is open"
+            judged.add(i)
         return None
 
     used = dict.fromkeys(n for e in itertools.chain(*pairs, facts) for n in names(e))
-    return in_every_case(ask, {n: signs.get(n, "") for n in used}, facts, deadline=deadline)
+    verdict = in_every_case(ask, {n: signs.get(n, "") for n in used}, facts, deadline=deadline)
+    if verdict.proved and verdict.cases and len(judged) < len(pairs):
+        return Verdict("undefined", verdict.cases, "the right side has no value in any case")
+    return verdict
 
 
 def same(case: Case, a: Value, b: Value) -> bool:

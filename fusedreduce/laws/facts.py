@@ -14,12 +14,13 @@ from fusedreduce.ir.differentiate import derivative
 from fusedreduce.ir.expr import Expr, const, names, substitute, var
 from fusedreduce.laws import powers, states
 from fusedreduce.laws.absence import carrier, decays, grows, moved_away
+from fusedreduce.laws.cases import Case
 from fusedreduce.laws.certificate import Facts
 from fusedreduce.laws.decide import equal
 from fusedreduce.laws.obligations import drawn, known_signs, reached, terms
 from fusedreduce.laws.powers import Expansion
 from fusedreduce.laws.refute import Trial, search
-from fusedreduce.laws.separate import NotSeparable, in_tower
+from fusedreduce.laws.separate import NotSeparable, in_tower, replaced
 from fusedreduce.laws.settle import Clock
 
 
@@ -112,7 +113,7 @@ def _term_bounded(record: Record, f: Field, r: Field, clock: Clock) -> bool | No
     assert f.term is not None
     assert f.correct is not None
     direction = -1.0 if r.kind == "Max" else 1.0
-    if _is_ratio(f, r):
+    if _is_ratio(record, f):
         return True
     operand = carrier(record, r, direction)
     if operand is None:
@@ -127,22 +128,24 @@ def _term_bounded(record: Record, f: Field, r: Field, clock: Clock) -> bool | No
     return False if grows(term) or grows(correct) else None
 
 
-def _is_ratio(f: Field, r: Field) -> bool:
-    """A polynomial of x / r where r is the largest |x|: it lies within its values on [-1, 1]."""
+def _is_ratio(record: Record, f: Field) -> bool:
+    """A polynomial of ratios x / r, each r the largest |x|: it lies within its values on [-1, 1]."""
     assert f.term is not None
-    assert r.term is not None
-    if r.term.op != "abs" or r.term.args[0].op != "var":
-        return False
-    x = str(r.term.args[0].value)
-    e = substitute(f.term, {x: var(r.name) * var("ratio")})
+    table, ratios = dict[Expr, Expr](), set[str]()
+    for name in f.reads:
+        largest = record.by_name[name].term
+        if largest is None or largest.op != "abs" or largest.args[0].op != "var":
+            return False
+        ratios.add(f"ratio.{name}")
+        ratio = var(name) * var(f"ratio.{name}")
+        table |= {largest: ratio, largest.args[0]: ratio}
+    e = replaced(f.term, table)
+
+    def polynomial(case: Case) -> bool:
+        v = case.number(e)
+        return v.den.is_ground and case.tower.symbols_of(case.tower.used(v.num)) <= ratios
+
     try:
-        return in_tower(
-            lambda case: (
-                case.tower.symbols_of(case.tower.used(case.number(e).num, case.number(e).den))
-                <= {"ratio"}
-                and case.number(e).den.is_ground
-            ),
-            dict.fromkeys(dict.fromkeys(names(e)), ""),
-        )
+        return in_tower(polynomial, dict.fromkeys(names(e), ""))
     except NotSeparable:
         return False

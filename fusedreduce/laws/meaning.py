@@ -9,7 +9,7 @@ from fusedreduce import trace
 from fusedreduce.declare.record import Record
 from fusedreduce.errors import DeclarationError, message
 from fusedreduce.ir.expr import Expr, substitute, var
-from fusedreduce.laws import powers, states
+from fusedreduce.laws import powers, running, states
 from fusedreduce.laws.certificate import Law, Status
 from fusedreduce.laws.coordinates import Known, definition_by_coordinates
 from fusedreduce.laws.decide import Verdict, equal
@@ -35,11 +35,9 @@ def meaning(record: Record) -> Obligation:
     trials = []
     for left, right in (((1,), (2,)), ((1, 2), (3,)), ((1,), (2, 3))):
         whole = (*left, *right)
-        merged = states.merge(record, states.fold(record, left), states.fold(record, right))
-        pairs = zip(
-            states.values(record, merged), states.values(record, states.direct(record, whole)),
-            strict=True,
-        )  # fmt: skip
+        merged = running.merge(record, running.fold(record, left), running.fold(record, right))
+        two_pass = running.direct(record, whole)
+        pairs = zip(states.values(record, merged), states.values(record, two_pass), strict=True)
         trials.append(
             Trial(
                 pairs=tuple(pairs),
@@ -47,6 +45,7 @@ def meaning(record: Record) -> Obligation:
                 titles=states.labels(record),
                 shown=shown_elements(record, len(whole)),
                 sides=("{} by merging", "{} in two passes"),
+                lost=True,
             )
         )
     return Obligation(
@@ -156,7 +155,7 @@ def definition(record: Record, clock: Clock, known: Known | None = None) -> Law:
 
 
 def _on_elements(record: Record, count: int, outputs: Outputs) -> Trial:
-    finished = states.finish(record, states.fold(record, range(1, count + 1)))
+    finished = states.finish(record, running.fold(record, range(1, count + 1)))
     pairs = [(finished[n], e) for n, e in outputs if n in finished]
     if not pairs:
         raise DeclarationError(
@@ -172,6 +171,7 @@ def _on_elements(record: Record, count: int, outputs: Outputs) -> Trial:
         titles=tuple(n or "the result" for n, _ in outputs if n in finished),
         shown=shown_elements(record, count),
         sides=("{} by merging", "{} by definition"),
+        lost=True,
     )
 
 
@@ -224,7 +224,7 @@ def for_every_n(
     refs = known_signs(record)
     signs = e.known("r") | {f"r.{f.name}": refs.get(f"old.{f.name}", "") for f in record.fields}
     pairs = tuple(_outputs(states.finish(record, state), whole, totals, state, e, sums))
-    return e.readable(equal(pairs, signs, deadline=clock.deadline()))
+    return e.readable(equal(pairs, signs, deadline=clock.deadline(), where_defined=True))
 
 
 def totals_of(

@@ -7,19 +7,22 @@ refute true laws (no Welford state has n = 0 and mean = 3).
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 from mpmath import mp
 
 from fusedreduce.ir.evaluate import Dialect, compiled_all, dialect
-from fusedreduce.ir.expr import Expr, names
+from fusedreduce.ir.expr import Expr, names, walk
 from fusedreduce.laws.certificate import Counterexample
 from fusedreduce.laws.rationals import exact
 
 DIGITS = 40
 TRIALS = 40
+LARGEST = 10**9  # arguments of exp beyond it give inf or 0: the exponent would fill the memory
+ROUNDING = 1e-14  # how far numbers may be apart that literals such as 1.4426950408889634 make
 _POOL: Mapping[str, tuple[float, ...]] = {
     "real": (0.0, 1.0, -1.0, 2.0, -0.5, 3.25),
     "positive": (1.0, 2.0, 0.5, 3.25),
@@ -35,6 +38,7 @@ class Trial:
     require  conditions; a draw that does not meet them is thrown away
     sides    what the two sides are, in words; `{}` takes the name of the pair
     strict   a side without a value (0 / 0) is a counterexample too, not a draw to throw away
+    lost     the same only where the right side has a value
     """
 
     pairs: tuple[tuple[Expr, Expr], ...]
@@ -44,14 +48,16 @@ class Trial:
     require: tuple[Expr, ...] = ()
     sides: tuple[str, str] = ("left", "right")
     strict: bool = False
+    lost: bool = False
 
 
 @dataclass
 class Search:
-    """What came of the trials."""
+    """What came of the trials; `rounded` counts those that agree up to the rounding of literals."""
 
     tried: int = 0
     undefined: int = 0
+    rounded: int = 0
     example: Counterexample | None = None
     values: dict[str, Any] = field(default_factory=dict)
 
@@ -66,9 +72,53 @@ def _const(value: Any) -> Any:
     return mp.mpf(value)
 
 
+def _exponential(f: Callable[..., Any], at_minus: float) -> Callable[..., Any]:
+    """A growing function of one number; what it is at -inf."""
+
+    def rule(v: Any) -> Any:
+        return f(v) if not abs(v) > LARGEST else mp.inf if v > 0 else mp.mpf(at_minus)
+
+    return rule
+
+
+def _periodic(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda v: mp.nan if abs(v) > LARGEST else f(v)
+
+
+def _power(a: Any, b: Any) -> Any:
+    """a ** b, by its size where that is out of reach."""
+    if a == 0 or abs(a) == 1 or mp.isinf(b) or mp.isinf(a) or a != a or b != b:
+        return mp.power(a, b)
+    size = b * mp.log(abs(a))
+    if abs(size) <= LARGEST:
+        return mp.power(a, b)
+    return mp.mpf(0) if size < 0 else mp.inf if a > 0 else mp.nan
+
+
+_BOUNDED: Mapping[str, Callable[..., Any]] = {
+    "exp": _exponential(mp.exp, 0.0),
+    "expm1": _exponential(mp.expm1, -1.0),
+    "sinh": _exponential(mp.sinh, float("-inf")),
+    "cosh": _exponential(mp.cosh, float("inf")),
+    "tanh": lambda v: mp.tanh(v) if not abs(v) > LARGEST else mp.sign(v),
+    **{n: _periodic(getattr(mp, n)) for n in ("sin", "cos", "tan")},
+    "power": _power,
+}
+
+
+class _Reals:
+    """mpmath, with functions that answer in bounded time and memory."""
+
+    def __getattr__(self, name: str) -> Any:
+        return _BOUNDED.get(name) or getattr(mp, name)
+
+
 with mp.workdps(DIGITS):
     REALS: Dialect = dialect(
-        "mpmath", {"mp": mp}, const=_const, value=lambda v: v if isinstance(v, bool) else mp.mpf(v)
+        "mpmath",
+        {"mp": _Reals()},
+        const=_const,
+        value=lambda v: v if isinstance(v, bool) else mp.mpf(v),
     )
 
 
@@ -87,6 +137,7 @@ def _try(trial: Trial, result: Search, count: int, source: random.Random) -> Non
     order = tuple(n for n, _ in trial.domains)
     sides = tuple(e for pair in trial.pairs for e in pair)
     run = compiled_all((*trial.require, *sides), order, REALS)
+    rounding = ROUNDING if _has_rounded(sides) else 0.0
     kept = 0
     for _ in range(4 * count):
         values = draw(trial.domains, source)
@@ -96,17 +147,36 @@ def _try(trial: Trial, result: Search, count: int, source: random.Random) -> Non
             continue
         kept += 1
         pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
-        if not trial.strict and any(mp.isnan(v) for v in numbers if not isinstance(v, bool)):
+        if any(_no_value(trial, a, b) for a, b in pairs):
             result.undefined += 1
         else:
             result.tried += 1
-            wrong = [i for i, (a, b) in enumerate(pairs) if not close(a, b)]
+            apart_ = [i for i, (a, b) in enumerate(pairs) if not close(a, b)]
+            wrong = [i for i in apart_ if not close(*pairs[i], rounding)]
+            result.rounded += bool(apart_) and not wrong
             if wrong:
                 result.values = dict(zip(order, values, strict=True))
                 result.example = _example(trial, wrong[0], pairs[wrong[0]], order, values)
                 return
         if kept >= count or not order:
             return
+
+
+def _no_value(trial: Trial, a: Any, b: Any) -> bool:
+    """Is the draw to be thrown away because a side is not a number?"""
+    if trial.strict:
+        return False
+    return _is_nan(b) or (_is_nan(a) and not trial.lost)
+
+
+def _is_nan(v: Any) -> bool:
+    return not isinstance(v, bool) and bool(mp.isnan(v))
+
+
+def _has_rounded(sides: Sequence[Expr]) -> bool:
+    """Is there a literal that stands for a number it cannot hold, such as 1.4426950408889634?"""
+    literals = (e.value for e in walk(*sides) if e.op == "const" and isinstance(e.value, float))
+    return any(abs(v) < float("inf") and exact(v).denominator > 10**7 for v in literals)
 
 
 def _example(
@@ -140,13 +210,14 @@ def _one(domain: str, source: random.Random) -> Any:
     return mp.mpf(value if domain == "real" else abs(value) + 0.01)
 
 
-def close(a: Any, b: Any) -> bool:
-    """Equal up to half the digits; NaN is equal to nothing."""
+def close(a: Any, b: Any, rounding: float = 0.0) -> bool:
+    """Equal up to half the digits, or to `rounding` if that is more; NaN is equal to nothing."""
     if isinstance(a, bool) or isinstance(b, bool):
         return bool(a) == bool(b)
     if mp.isinf(a) or mp.isinf(b):
         return bool(a == b)
-    return bool(abs(a - b) <= mp.mpf(10) ** (-DIGITS // 2) * (1 + abs(a) + abs(b)))
+    allowed = max(mp.mpf(10) ** (-DIGITS // 2), mp.mpf(rounding))
+    return bool(abs(a - b) <= allowed * (1 + abs(a) + abs(b)))
 
 
 def digits(v: Any, n: int = 6) -> str:
@@ -175,3 +246,19 @@ def number_at(e: Expr, values: Mapping[str, float]) -> Any:
     order = tuple(dict.fromkeys(names(e)))
     with mp.workdps(DIGITS):
         return compiled_all((e,), order, REALS)(*(values.get(n, 0.0) for n in order))[0]
+
+
+@contextmanager
+def precisely(places: int) -> Iterator[None]:
+    """Arithmetic on numbers of `table` with that many digits."""
+    with mp.workdps(places):
+        yield
+
+
+def table(
+    e: Expr, rows: Sequence[Mapping[str, Any]], columns: Sequence[Mapping[str, Any]]
+) -> list[list[Any]]:
+    """The numbers an expression is at every row joined with every column of values."""
+    order = tuple(dict.fromkeys(names(e)))
+    run = compiled_all((e,), order, REALS)
+    return [[run(*({**r, **c}[n] for n in order))[0] for c in columns] for r in rows]

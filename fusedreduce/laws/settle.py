@@ -32,15 +32,20 @@ def settle(o: Obligation, clock: Clock) -> Law:
     verdict = (
         equal(o.pairs, o.signs, o.facts, deadline=clock.deadline()) if o.pairs else Verdict("open")
     )
+    if verdict.proved and not verdict.cases:
+        return _law(o, Status.PROVED, "there is no such element")
+    if verdict.proved and o.trials and not found.tried:
+        verdict = Verdict("undefined")
     if verdict.proved:
         clock.assumed |= dict.fromkeys(verdict.assumed)
         cases = "" if verdict.cases == 1 else f", {verdict.cases} cases"
         return _law(o, Status.PROVED, f"exact{cases}; {found.tried} trials agree")
-    return undecided(o, found.tried, verdict)
+    return undecided(o, found.tried, verdict, found.rounded)
 
 
-def undecided(o: Obligation, tried: int, verdict: Verdict) -> Law:
+def undecided(o: Obligation, tried: int, verdict: Verdict, rounded: int = 0) -> Law:
     why = f"{verdict.status}: {verdict.why}" if verdict.why else verdict.status
+    why += f"; {rounded} trials agree up to the rounding of a literal" if rounded else ""
     if tried:
         return _law(o, Status.CHECKED, f"{tried} trials at 40 digits agree; not proved ({why})")
     return _law(o, Status.UNKNOWN, f"no trial had a value; not proved ({why})")

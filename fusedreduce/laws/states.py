@@ -71,14 +71,19 @@ def lift(record: Record, element: int) -> State:
     return direct(record, (element,))
 
 
-def direct(record: Record, which: Sequence[int]) -> State:
+Read: TypeAlias = Callable[[str, State], Expr]
+Move: TypeAlias = Callable[[Field, Mapping[str, Expr], State], Expr]
+
+
+def direct(record: Record, which: Sequence[int], read: Read = lambda r, state: state[r]) -> State:
     """The two-pass value: references over all elements first, then every sum at those."""
     state: State = {}
     for f in record.fields:
         if f.is_bound:
             state[f.name] = formula(f, state)
             continue
-        parts = [_contribution(record, f, i, state) for i in which]
+        at = {r: read(r, state) for r in f.reads}
+        parts = [_contribution(record, f, i, at) for i in which]
         whole = parts[0]
         for part in parts[1:]:
             whole = _joined(f, whole, part)
@@ -86,10 +91,10 @@ def direct(record: Record, which: Sequence[int]) -> State:
     return state
 
 
-def _contribution(record: Record, f: Field, element: int, state: State) -> State:
-    """What one element brings to a field, at the references of the state."""
+def _contribution(record: Record, f: Field, element: int, references: State) -> State:
+    """What one element brings to a field, at these references."""
     assert f.term is not None
-    value = substitute(at_element(record, f.term, element), {r: state[r] for r in f.reads})
+    value = substitute(at_element(record, f.term, element), references)
     place = const(element)
     if f.kind == "First":
         return {f.name: value, f.position: place}
@@ -98,7 +103,14 @@ def _contribution(record: Record, f: Field, element: int, state: State) -> State
     return {f.name: value}
 
 
-def merge(record: Record, a: Mapping[str, Expr], b: Mapping[str, Expr]) -> State:
+def _plainly(f: Field, old: Mapping[str, Expr], new: State) -> Expr:
+    assert f.correct is not None
+    return corrected(f, f.correct, old, new)
+
+
+def merge(
+    record: Record, a: Mapping[str, Expr], b: Mapping[str, Expr], move: Move = _plainly
+) -> State:
     """The state of two states; the corrected form reduces references, corrects, then sums."""
     if record.form == "general":
         table = {f"{side}.{n}": e for side, s in (("a", a), ("b", b)) for n, e in s.items()}
@@ -111,7 +123,7 @@ def merge(record: Record, a: Mapping[str, Expr], b: Mapping[str, Expr]) -> State
             continue
         sides = [{s: side[s] for s in slots(f)} for side in (a, b)]
         if f.correct is not None:
-            sides = [{f.name: corrected(f, f.correct, side, new)} for side in (a, b)]
+            sides = [{f.name: move(f, side, new)} for side in (a, b)]
         new |= _joined(f, *sides)
     return new
 

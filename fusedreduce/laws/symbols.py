@@ -140,8 +140,10 @@ class Tower:
 
     def power(self, v: Ratio, c: Fraction) -> Ratio:
         """v ** c for a rational number c."""
-        if c < 0 and self.is_zero(v):
-            raise Undefined("0 to a negative power")
+        if c and self.is_zero(v):
+            if c < 0:
+                raise Undefined("0 to a negative power")
+            return self.zero
         whole = c.numerator // c.denominator
         rest = c - whole
         out = v**whole
@@ -200,26 +202,29 @@ class Tower:
     def _positive_factors(self, v: Ratio, what: str) -> Iterator[tuple[Poly, int]]:
         """v > 0 as a product of positive powers base ** k; primes are bases too.
 
-        One odd factor whose sign is open is taken to be positive, since v is, and listed in
-        `assumed`; a second one, or one in an even power, splits the case.
+        One odd factor whose sign is open is taken to have the sign that makes v positive, and
+        listed in `assumed`; a second one, or one in an even power, splits the case.
         """
         if self.is_zero(v):
             raise Undefined(f"{what} of 0")
-        sign, found, open_signs = 1, list[tuple[Poly, int]](), 0
+        sign, found, last = 1, list[tuple[Poly, int]](), list[tuple[Poly, int]]()
         for p, direction in ((self.reduced(v.num), 1), (self.reduced(v.den), -1)):
             content, factors = self.factors(p)
             sign *= 1 if content > 0 else -1
             found += [(self.ring(q), direction * k) for q, k in primes(abs(content))]
             for f, k in factors:
                 positive = self.is_positive(f)
-                if positive is None and (k % 2 == 0 or open_signs):
+                if positive is None and k % 2 and not last:
+                    last.append((f, direction * k))
+                    continue
+                if positive is None:
                     positive = self.settle_sign(f)
-                elif positive is None:
-                    open_signs += 1
-                    self.assumed[f] = None
                 sign *= -1 if positive is False and k % 2 else 1
                 found.append((-f if positive is False else f, direction * k))
-        if sign < 0:
+        for f, k in last:
+            self.assumed[f * sign] = None
+            found.append((f * sign, k))
+        if sign < 0 and not last:
             raise Undefined(f"{what} of a negative number")
         yield from found
 

@@ -1,15 +1,46 @@
-"""Ready-made declarations: proved, with no kernels of their own.
+"""Ready-made declarations: proved, with no kernels of their own. docs/reductions.md lists them.
 
 >>> import torch, fusedreduce as fr
 >>> fr.reduce(fr.reductions.Total, torch.tensor([1.0, 2.0]))
 tensor(3.)
 """
 
-from fusedreduce.reductions.log_sum_exp import LogSumExp, MaxAndSum, SoftmaxSum
+from fusedreduce.reductions.higher import HigherMoments, Summary, WeightedMoments
+from fusedreduce.reductions.log_sum_exp import (
+    LogSumExp,
+    MaxAndSum,
+    SignedLogSumExp,
+    SoftmaxEntropy,
+    SoftmaxSum,
+    SoftMin,
+    WeightedLogSumExp,
+)
+from fusedreduce.reductions.means import GeometricMean, HarmonicMean
 from fusedreduce.reductions.moments import Moments, Welford
-from fusedreduce.reductions.plain import AllOf, AnyOf, Largest, Mean, Product, Smallest, Total
+from fusedreduce.reductions.norms import EuclideanNorm, PNorm
+from fusedreduce.reductions.norms import p_norm as p_norm  # no declaration: it makes one
+from fusedreduce.reductions.pairs import Correlation, CosineSimilarity, Covariance
+from fusedreduce.reductions.plain import (
+    AllOf,
+    AnyOf,
+    Argmax,
+    Argmin,
+    CompensatedSum,
+    Largest,
+    Mean,
+    Product,
+    ProductAndZeros,
+    Smallest,
+    TopTwo,
+    Total,
+)
+from fusedreduce.reductions.sequences import AffineComposition, LossStatistics, MaxSubarray
 
 __all__ = [
-    "AllOf", "AnyOf", "Largest", "LogSumExp", "MaxAndSum", "Mean", "Moments", "Product", "Smallest",
-    "SoftmaxSum", "Total", "Welford",
+    "AffineComposition", "AllOf", "AnyOf", "Argmax", "Argmin", "CompensatedSum", "Correlation",
+    "CosineSimilarity", "Covariance", "EuclideanNorm", "GeometricMean", "HarmonicMean",
+    "HigherMoments", "Largest", "LogSumExp", "LossStatistics", "MaxAndSum", "MaxSubarray", "Mean",
+    "Moments", "PNorm", "Product", "ProductAndZeros", "SignedLogSumExp", "Smallest", "SoftMin",
+    "SoftmaxEntropy", "SoftmaxSum", "Summary", "TopTwo", "Total", "WeightedLogSumExp",
+    "WeightedMoments", "Welford",
 ]  # fmt: skip

@@ -1,10 +1,10 @@
-"""Moments to the fourth, and moments under weights, by sums shifted to the running mean."""
+"""More than mean and variance: to the fourth, under weights, with the extremes."""
 
 from __future__ import annotations
 
 import torch
 
-from fusedreduce.declare import First, Reduction, Reference, Sum
+from fusedreduce.declare import First, Max, Min, Reduction, Reference, Sum
 from fusedreduce.reductions.moments import Moments
 
 
@@ -46,7 +46,7 @@ class WeightedMoments(Reduction):
     {'mean': tensor(2.), 'var': tensor(3.)}
     """
 
-    domain = {"w": "positive"}
+    domain = {"w": "nonnegative"}
     n = Sum(lambda w: w)
     r = First(lambda x: x)
     d1 = Sum(lambda x, w, r: w * (x - r))
@@ -60,3 +60,22 @@ class WeightedMoments(Reduction):
     def definition(x, w):
         mu = torch.sum(w * x) / torch.sum(w)
         return {"mean": mu, "var": torch.sum(w * (x - mu) ** 2) / torch.sum(w)}
+
+
+class Summary(Moments):
+    """min, max, mean and biased var in one pass.
+
+    >>> import torch, fusedreduce as fr
+    >>> fr.reduce(Summary, torch.tensor([1.0, 3.0]))
+    {'min': tensor(1.), 'max': tensor(3.), 'mean': tensor(2.), 'var': tensor(1.)}
+    """
+
+    low, high = Min(lambda x: x), Max(lambda x: x)
+
+    def finish(n, mean, e1, e2, low, high):
+        return {"min": low, "max": high, "mean": mean + e1 / n, "var": (e2 - e1 * e1 / n) / n}
+
+    def definition(x):
+        mu = torch.mean(x)
+        var = torch.mean((x - mu) ** 2)
+        return {"min": torch.amin(x), "max": torch.amax(x), "mean": mu, "var": var}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 
 from fusedreduce.declare import Max, Reduction, Sum
+from fusedreduce.errors import DeclarationError, message
 
 
 class EuclideanNorm(Reduction):
@@ -28,15 +31,31 @@ class EuclideanNorm(Reduction):
         return torch.sqrt(torch.sum(x * x))
 
 
+@lru_cache(maxsize=64)
 def p_norm(p: float) -> type[Reduction]:
-    """A declaration of (sum_j |x_j|^p)^(1 / p) for p > 0. Its p is fixed: state does not hold it.
+    """The declaration of (sum_j |x_j|^p)^(1 / p), for one p > 0.
+
+    Its p belongs to the declaration, not to the call: corrections read the state, no operands.
 
     >>> import torch, fusedreduce as fr
-    >>> fr.reduce(p_norm(1), torch.tensor([3.0, -4.0]))
+    >>> fr.reduce(p_norm(1.0), torch.tensor([3.0, -4.0]))
     tensor(7.)
     """
+    if not 0 < p < float("inf"):
+        fact = "a p-norm without a p"
+        raise DeclarationError(message(fact, expected="a finite p > 0", came=repr(p)))
 
     class PNorm(Reduction):
+        """(sum_j |x_j|^p)^(1 / p) = k (sum_j (|x_j| / k)^p)^(1 / p), k = max_j |x_j|; here p = 3.
+
+        `p_norm(p)` declares another one.
+
+        >>> import torch, fusedreduce as fr
+        >>> fr.reduce(PNorm, torch.tensor([3e30, -4e30, 5e30]))
+        tensor(6.0000e+30)
+        """
+
+        __qualname__ = "PNorm"
         k = Max(lambda x: torch.abs(x), identity=0.0, neutral=1.0)
         q = Sum(
             lambda x, k: (torch.abs(x) / k) ** p,

@@ -71,8 +71,8 @@ class CosineSimilarity(Reduction):
     d = Sum(lambda x, y, kx, ky: (x / kx) * (y / ky))
 
     def finish(qx, qy, d):
-        return torch.where(qx * qy == 0, 0.0, d / torch.sqrt(qx * qy))
+        return torch.where((qx == 0) | (qy == 0), 0.0, d / torch.sqrt(qx * qy))
 
     def definition(x, y):
         xx, yy = torch.sum(x * x), torch.sum(y * y)
-        return torch.where(xx * yy == 0, 0.0, torch.sum(x * y) / torch.sqrt(xx * yy))
+        return torch.where((xx == 0) | (yy == 0), 0.0, torch.sum(x * y) / torch.sqrt(xx * yy))

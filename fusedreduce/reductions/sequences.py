@@ -1,4 +1,4 @@
-"""Where the order of the elements counts, and merges that keep more than sums."""
+"""Where the order of the elements counts: linear recurrences, the best slice, a run of losses."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ INF = float("inf")
 
 
 class AffineComposition(Reduction):
-    """y -> a_n (... a_1 y + b_1 ...) + b_n = slope y + shift: a linear recurrence in one pass.
+    """y -> a_n (... (a_1 y + c_1) ...) + c_n = slope y + shift: a linear recurrence in one pass.
 
-    Not commutative (Blelloch 1990). `a` and `b` have one shape (..., N), in the order of steps.
+    Blelloch 1990. Not commutative: a_1, c_1 come first. `a` and `c` have one shape (..., N).
 
     >>> import torch, fusedreduce as fr
     >>> a, c = torch.tensor([2.0, 3.0]), torch.tensor([1.0, 1.0])
@@ -39,9 +39,9 @@ class AffineComposition(Reduction):
 
 
 class MaxSubarray(Reduction):
-    """max over i <= j of x_i + ... + x_j (Kadane's problem, by Bentley's 1984 halves).
+    """max over i <= j of x_i + ... + x_j (Kadane; the merge is the halves of Bentley 1984).
 
-    Not commutative. State: the whole, the best beginning, the best end, the best anywhere.
+    Not commutative. The state: the whole, the best beginning, the best end, the best anywhere.
 
     >>> import torch, fusedreduce as fr
     >>> fr.reduce(MaxSubarray, torch.tensor([2.0, -5.0, 3.0, -1.0, 2.0]), trust=True)
@@ -54,7 +54,10 @@ class MaxSubarray(Reduction):
         return x, x, x, x
 
     def merge(a, b):
-        head, tail = torch.maximum(a.head, a.total + b.head), torch.maximum(b.tail, a.tail + b.total)
+        head, tail = (
+            torch.maximum(a.head, a.total + b.head),
+            torch.maximum(b.tail, a.tail + b.total),
+        )
         best = torch.maximum(torch.maximum(a.best, b.best), a.tail + b.head)
         return a.total + b.total, head, tail, best
 
@@ -69,73 +72,21 @@ class MaxSubarray(Reduction):
         return best
 
 
-class TopTwo(Reduction):
-    """The largest x_j and the second largest: equal where the largest stands twice.
-
-    >>> import torch, fusedreduce as fr
-    >>> fr.reduce(TopTwo, torch.tensor([1.0, 3.0, 2.0]), trust=True)
-    {'first': tensor(3.), 'second': tensor(2.)}
-    """
-
-    first, second = state(-INF, -INF)
-
-    def lift(x):
-        return x, -INF
-
-    def merge(a, b):
-        runner = torch.maximum(a.second, b.second)
-        low = torch.minimum(a.first, b.first)
-        return torch.maximum(a.first, b.first), torch.maximum(low, runner)
-
-    def finish(first, second):
-        return {"first": first, "second": second}
-
-    def definition(x):
-        first = torch.amax(x)
-        below = torch.amax(torch.where(x == first, -INF, x))
-        return {"first": first, "second": torch.where(torch.sum(x == first) > 1, first, below)}
-
-
-class CompensatedSum(Reduction):
-    """sum_j x_j with the rounding error of every addition kept (Knuth's TwoSum, Neumaier 1974).
-
-    >>> import torch, fusedreduce as fr
-    >>> fr.reduce(CompensatedSum, torch.tensor([1e8, 1.0, -1e8]))
-    tensor(1.)
-    """
-
-    s, lost = state(0.0, 0.0)
-
-    def lift(x):
-        return x, 0.0
-
-    def merge(a, b):
-        s = a.s + b.s
-        v = s - a.s
-        return s, a.lost + b.lost + ((a.s - (s - v)) + (b.s - v))
-
-    def finish(s, lost):
-        return torch.where(torch.isfinite(s), s + lost, s)
-
-    def definition(x):
-        return torch.sum(x)
-
-
 class LossStatistics(Reduction):
     """mean and largest of the finite x_j, the last x_j, and how many are not finite.
 
-    For the losses of a run, in order: not commutative.
+    For the losses of a run in the order of steps: not commutative.
 
     >>> import torch, fusedreduce as fr
     >>> fr.reduce(LossStatistics, torch.tensor([3.0, float("nan"), 1.0]), trust=True)
-    {'mean': tensor(2.), 'last': tensor(1.), 'largest': tensor(3.), 'nonfinite': tensor(1.)}
+    {'mean': tensor(2.), 'last': tensor(1.), 'largest': tensor(3.), 'nonfinite': tensor(1)}
     """
 
-    n, total, last, largest, nonfinite = state(0.0, 0.0, 0.0, -INF, 0.0)
+    n, total, last, largest, nonfinite = state(0, 0.0, 0.0, -INF, 0)
 
     def lift(x):
         ok = torch.isfinite(x)
-        return 1.0, torch.where(ok, x, 0.0), x, torch.where(ok, x, -INF), torch.where(ok, 0.0, 1.0)
+        return 1, torch.where(ok, x, 0.0), x, torch.where(ok, x, -INF), torch.where(ok, 0, 1)
 
     def merge(a, b):
         last, largest = torch.where(b.n > 0, b.last, a.last), torch.maximum(a.largest, b.largest)
@@ -147,6 +98,6 @@ class LossStatistics(Reduction):
 
     def definition(x):
         ok = torch.isfinite(x)
-        mean = torch.sum(torch.where(ok, x, 0.0)) / torch.sum(torch.where(ok, 1.0, 0.0))
-        largest, bad = torch.amax(torch.where(ok, x, -INF)), torch.sum(torch.where(ok, 0.0, 1.0))
-        return {"mean": mean, "last": x[-1], "largest": largest, "nonfinite": bad}
+        mean = torch.sum(torch.where(ok, x, 0.0)) / torch.sum(ok)
+        largest = torch.amax(torch.where(ok, x, -INF))
+        return {"mean": mean, "last": x[-1], "largest": largest, "nonfinite": torch.sum(~ok)}

@@ -1,94 +1,109 @@
-"""Gradients by recomputing: nothing is saved but the inputs; backward runs the meaning again."""
+"""Gradients: by the derived backward programs, or by running the meaning again."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 Values = Mapping[str, Any]
+Run = Callable[[Values], list[Tensor]]
 
 
-class Recompute(torch.autograd.Function):
-    """forward: the fused run; backward: torch differentiates the unfused function on the inputs.
+@dataclass(frozen=True)
+class Plan:
+    """A differentiable run.
 
-    Twice differentiable: the backward is made of torch operations on the inputs themselves.
+    names     the tensor arguments, in order; the others are fixed
+    forward   outputs, then what the backward needs
+    outputs   how many of those the caller gets
+    saved     names of the rest
+    meaning   the unfused function, for second derivatives
+    backward  gradients by argument name from arguments, `d_<output>` and saved values; None when
+              the meaning is to be differentiated instead
     """
 
-    @staticmethod
-    def run(
-        fused: Callable[[Values], list[torch.Tensor]],
-        meaning: Callable[[Values], Any],
-        structure: Any,
-        values: Values,
-        rebuild: Callable[[Any, list[torch.Tensor]], Any],
-    ) -> Any:
-        """The result of a fused run that torch can differentiate."""
-        names = [n for n, v in values.items() if isinstance(v, torch.Tensor)]
-        fixed = {n: v for n, v in values.items() if n not in names}
-        tensors = [values[n] for n in names]
-        order = list(values)
+    names: tuple[str, ...]
+    forward: Run
+    outputs: tuple[str, ...]
+    saved: tuple[str, ...]
+    meaning: Callable[[Values], list[Tensor]]
+    backward: Callable[[Values], dict[str, Tensor]] | None
 
-        def again(*inputs: torch.Tensor) -> list[torch.Tensor]:
-            table = {**dict(zip(names, inputs, strict=True)), **fixed}
-            return _tensors(meaning({n: table[n] for n in order}))
 
-        def forward(*inputs: torch.Tensor) -> list[torch.Tensor]:
-            table = {**dict(zip(names, inputs, strict=True)), **fixed}
-            return fused({n: table[n] for n in order})
+def run(plan: Plan, values: Values) -> list[Tensor]:
+    """The outputs of a run that torch can differentiate, twice if need be."""
+    fixed = {n: v for n, v in values.items() if n not in plan.names}
+    tensors = [values[n] for n in plan.names]
+    made = Differentiable.apply(plan, fixed, *tensors)  # type: ignore[no-untyped-call]
+    return list(made)
 
-        outputs = Recompute.apply(forward, again, *tensors)  # type: ignore[no-untyped-call]
-        return rebuild(structure, list(outputs))
+
+class Differentiable(torch.autograd.Function):
+    """forward: the fused run; backward: the derived programs, else torch on the meaning."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        fused: Callable[..., list[torch.Tensor]],
-        again: Callable[..., list[torch.Tensor]],
-        *inputs: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:
-        ctx.again = again
-        ctx.save_for_backward(*inputs)
-        outputs = tuple(fused(*inputs))
+    def forward(ctx: Any, plan: Plan, fixed: Values, *inputs: Tensor) -> tuple[Tensor, ...]:
+        values = {**dict(zip(plan.names, inputs, strict=True)), **fixed}
+        made = plan.forward(values)
+        count = len(plan.outputs)
+        ctx.plan, ctx.fixed, ctx.count = plan, fixed, count
+        ctx.save_for_backward(*inputs, *made[count:])
+        outputs = tuple(made[:count])
         ctx.mark_non_differentiable(*(t for t in outputs if not t.is_floating_point()))
+        ctx.shapes = [(t.shape, t.dtype, t.device) for t in outputs]
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        twice = torch.is_grad_enabled()  # somebody will differentiate this backward
+        plan, n = ctx.plan, len(ctx.plan.names)
+        inputs, saved = ctx.saved_tensors[:n], ctx.saved_tensors[n:]
         wanted = ctx.needs_input_grad[2:]
-        with torch.enable_grad():
-            inputs = [
-                _apart(t, twice) if w else t for t, w in zip(ctx.saved_tensors, wanted, strict=True)
-            ]
-            outputs = ctx.again(*inputs)
-        pairs = [
-            (o, g)
-            for o, g in zip(outputs, gradients, strict=True)
-            if g is not None and o.requires_grad
-        ]
-        found = iter(
-            torch.autograd.grad(
-                [o for o, _ in pairs],
-                [t for t, w in zip(inputs, wanted, strict=True) if w],
-                [g for _, g in pairs],
-                create_graph=twice,
-                allow_unused=True,
-            )
+        if torch.is_grad_enabled() or plan.backward is None:
+            return (None, None, *again(plan, ctx.fixed, inputs, wanted, gradients))
+        values = {**dict(zip(plan.names, inputs, strict=True)), **ctx.fixed}
+        values |= dict(zip(plan.saved, saved, strict=True))
+        for name, g, (shape, dtype, device) in zip(
+            plan.outputs, gradients, ctx.shapes, strict=True
+        ):
+            zero = torch.zeros((), dtype=dtype, device=device).expand(shape)
+            values[f"d_{name}"] = zero if g is None else g
+        found = plan.backward(values)
+        return (
+            None,
+            None,
+            *(found[m] if w else None for m, w in zip(plan.names, wanted, strict=True)),
         )
-        return (None, None, *(next(found) if w else None for w in wanted))
 
 
-def _apart(tensor: torch.Tensor, twice: bool) -> torch.Tensor:
-    """The same numbers as a tensor of its own: one argument may be made from another, or be it."""
-    return tensor.view_as(tensor) if twice else tensor.detach().requires_grad_()
-
-
-def _tensors(result: Any) -> list[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        return [result]
-    values = result.values() if isinstance(result, dict) else result
-    return (
-        [t for v in values for t in _tensors(v)] if isinstance(result, (dict, tuple, list)) else []
+def again(
+    plan: Plan,
+    fixed: Values,
+    inputs: Sequence[Tensor],
+    wanted: Sequence[bool],
+    gradients: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """Differentiate the meaning, run again on the inputs themselves."""
+    twice = torch.is_grad_enabled()  # somebody will differentiate this backward
+    given = [
+        t.detach().requires_grad_() if w and not twice else t
+        for t, w in zip(inputs, wanted, strict=True)
+    ]
+    with torch.enable_grad():
+        outputs = plan.meaning({**dict(zip(plan.names, given, strict=True)), **fixed})
+    pairs = [
+        (o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None and o.requires_grad
+    ]
+    found = iter(
+        torch.autograd.grad(
+            [o for o, _ in pairs],
+            [t for t, w in zip(given, wanted, strict=True) if w],
+            [g for _, g in pairs],
+            create_graph=twice,
+            allow_unused=True,
+        )
     )
+    return [next(found) if w else None for w in wanted]

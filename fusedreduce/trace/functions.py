@@ -135,9 +135,12 @@ def _pair(op: str) -> Callable[..., Any]:
 
 
 def _softplus(x: Any, beta: Any = 1, threshold: Any = 20) -> Any:
-    if beta == 1:
-        return emit("softplus", x, kind="float")
-    return emit("div", emit("softplus", emit("mul", x, beta), kind="float"), beta)
+    scaled = x if beta == 1 else emit("mul", x, beta)
+    y = emit("softplus", scaled, kind="float")
+    y = y if beta == 1 else emit("div", y, beta)
+    if threshold == 20:  # torch answers x above it, where float32 has no other number
+        return y
+    return _where(emit("gt", scaled, threshold, kind="bool"), x, y)
 
 
 def _gelu(x: Any, approximate: str = "none") -> Any:

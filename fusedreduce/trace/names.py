@@ -14,7 +14,7 @@ ALIASES = {
     "arctan": "atan", "arctan2": "atan2", "arcsinh": "asinh", "arccosh": "acosh",
     "arctanh": "atanh", "clip": "clamp", "expit": "sigmoid", "greater": "gt", "less": "lt",
     "greater_equal": "ge", "less_equal": "le", "not_equal": "ne", "float_power": "pow",
-    "swish": "silu",
+    "swish": "silu", "log_sigmoid": "logsigmoid",
 }  # fmt: skip
 _REDUCTIONS = frozenset((
     "sum", "mean", "var", "std", "prod", "amax", "amin", "argmax", "argmin", "logsumexp", "softmax",

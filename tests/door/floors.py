@@ -19,7 +19,7 @@ class Room:
 
 
 LANGUAGE = ("errors", "ir", "trace", "declare", "vectors")
-TRACING = ("program", "states", "chain", "reductions", "torch_reductions")
+TRACING = ("program", "states", "gradient", "chain", "reductions", "torch_reductions")
 COMPILER = (*LANGUAGE, *TRACING, "laws", "masks", "plan", "kernels")
 USERS = ("errors", "api", "declare", "masks", "run.eager")
 
@@ -32,6 +32,7 @@ ROOMS = (
     Room(2, "reductions", ("errors", "declare"), torch=True),
     Room(3, "program", LANGUAGE),
     Room(3, "states", (*LANGUAGE, "program")),
+    Room(3, "gradient", (*LANGUAGE, "program", "states")),
     Room(3, "chain", (*LANGUAGE, "program"), torch=True),
     Room(3, "torch_reductions", (*LANGUAGE, "program", "chain", "reductions"), torch=True),
     Room(3, "laws", (*LANGUAGE, "program")),
@@ -40,7 +41,8 @@ ROOMS = (
     Room(4, "kernels", ("errors", "ir", "declare", "program", "masks", "plan")),
     Room(5, "run.eager", ("errors", "declare"), torch=True),
     Room(5, "run", COMPILER, torch=True),
-    Room(6, "pipeline", (*COMPILER, "run"), torch=True),
+    Room(6, "derivative", (*COMPILER, "run"), torch=True),
+    Room(6, "pipeline", (*COMPILER, "run", "derivative"), torch=True),
     Room(6, "api", (*COMPILER, "run", "pipeline"), torch=True),
     Room(7, "ops", (*USERS, "reductions"), torch=True),
     Room(7, "nn", (*USERS, "reductions", "ops"), torch=True),

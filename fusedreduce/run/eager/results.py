@@ -29,7 +29,7 @@ def finished(record: Record, state: Values, rows: Rows) -> Values:
         if name in empty and nothing is not None:
             value = torch.where(nothing, torch.as_tensor(empty[name]).to(value), value)
         if value.is_floating_point() and name in from_values:
-            value = value.to(rows.result)
+            value = value.to(rows.deep if name in deep else rows.result)
         depth = value.shape[-1:] if name in deep else ()
         answer[name] = value.reshape((*rows.final, *depth))
     return answer

@@ -28,6 +28,7 @@ class Rows:
     final: tuple[int, ...]  # the shape of a result
     state: torch.dtype
     result: torch.dtype  # of floats that depend on operands
+    deep: torch.dtype  # of floats that depend on payloads
 
     def number(self, value: Any) -> Tensor:
         """A value of the user's function as a tensor of the state's dtype, int64 or bool."""
@@ -80,7 +81,10 @@ def arranged(
     """The operands of `record` as rows along `dims`, in the dtype of the state."""
     given = {n: v for n, v in operands.items() if n in (*record.operands, *record.payloads)}
     tensors = _tensors(given, dtype)
-    result, state = _dtypes([tensors[n] for n, v in given.items() if isinstance(v, Tensor)])
+    deep, state = _dtypes([tensors[n] for n, v in given.items() if isinstance(v, Tensor)])
+    result, _ = _dtypes(
+        [tensors[n] for n, v in given.items() if isinstance(v, Tensor) and n not in record.payloads]
+    )
     columns = {n: v if n in record.payloads else v[..., None] for n, v in tensors.items()}
     shape = _shape({n: v for n, v in tensors.items() if n not in record.payloads})
     axes = sorted({d % len(shape) for d in dims if shape})
@@ -95,6 +99,7 @@ def arranged(
         final=tuple(1 if k in axes else m for k, m in enumerate(shape) if keepdim or k not in axes),
         state=state,
         result=result,
+        deep=deep,
     )
 
 

@@ -1,0 +1,233 @@
+"""The backward as programs: one for elements and rows, one for columns, a forward that saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from fusedreduce.declare.record import Record
+from fusedreduce.gradient.parts import Parts, refuse_structure, saved_state, slot_name
+from fusedreduce.ir.expr import Expr, const, names, rename, substitute, var
+from fusedreduce.program import Axis, Dims, Input, Output, Program, Stage
+
+INDEX = "column_index"  # the index j of a column, where the axes have exchanged their roles
+
+
+@dataclass(frozen=True)
+class Backward:
+    """What replaces a differentiable run.
+
+    forward   the program with the summaries it must save as more outputs
+    saved     their names
+    rows      the program that gives element and row gradients, and the adjoints `columns` needs
+    columns   the program that gives column gradients, or None
+    wanted    for each input that gets a gradient: (which program, output, dimensions to sum after)
+    """
+
+    forward: Program
+    saved: tuple[str, ...]
+    rows: Program
+    columns: Program | None
+    wanted: tuple[tuple[str, str, str, tuple[int, ...]], ...]
+
+
+def backward(
+    program: Program,
+    wanted: Iterable[str],
+    total: Record,
+    split: int = 1,
+) -> Backward:
+    """The backward of a program for some inputs' gradients; raises `NoBackward` with a reason.
+
+    total   the record of a plain sum, with its one operand `x`
+    split   into how many parts the rows are cut for the columns' sums
+    """
+    refuse_structure(program)
+    b = Parts(program, tuple(wanted), total)
+    b.build()
+    results = {
+        s.result(o): substitute(e, saved_state(s))
+        for s in program.stages
+        for o, e in s.record.finish
+    }
+    columns: dict[str, Expr] = {}
+    rows: dict[str, tuple[Expr, Dims, str]] = {}
+    how: list[tuple[str, str, str, tuple[int, ...]]] = []
+    for name in b.wanted:
+        i = program.by_name[name]
+        part = b.grads.get(name, const(0.0))
+        wide = program.place_of_name(name)
+        if wide in ("row", "scalar") and b.place(part) in ("element", "column"):
+            part = b.over_row(part, f"sum_{name}")
+        dims, after = full_dims(program, i, b.place(part))
+        if wide == "column" and program.outer and not after_inside(program, i):
+            columns[name] = part
+            how.append((name, "columns", f"d{name}", (0,)))
+        else:
+            rows[name] = (part, dims, i.dtype if not after else program.state)
+            how.append((name, "rows", f"d{name}", after))
+    made = _rows_program(program, b, results, rows, columns)
+    used = set(
+        names(*[o.expr for o in made.outputs], *[e for s in made.stages for _, e in s.operands])
+    )
+    column_program = (
+        _columns_program(program, b, results, columns, made, split) if columns else None
+    )
+    if column_program is not None:
+        used |= {n for s in column_program.stages for _, e in s.operands for n in names(e)}
+    saved = [
+        (s, slot.name)
+        for s in program.stages
+        for slot in s.record.slots
+        if slot_name(s, slot.name) in used
+    ]
+    return Backward(
+        forward=_forward(program, saved),
+        saved=tuple(slot_name(s, n) for s, n in saved),
+        rows=_pruned(made),
+        columns=None if column_program is None else _pruned(column_program),
+        wanted=tuple(how),
+    )
+
+
+def after_inside(program: Program, i: Input) -> bool:
+    """Does the input vary along some reduced axes only? Then its gradient is summed afterwards."""
+    inner = {a.name for a in program.reduced if a.size != 1}
+    return bool(inner - i.axes)
+
+
+def full_dims(program: Program, i: Input, place: str) -> tuple[Dims, tuple[int, ...]]:
+    """The dimensions of the gradient as the kernel writes it, and those to sum over afterwards.
+
+    An input that misses axes of its place gets them in front.
+    """
+    axes = [a.name for a in program.outer]
+    if program.place_of_name(i.name) in ("element", "column"):
+        axes += [a.name for a in program.reduced]
+    missing = [a for a in axes if a not in i.axes and program.size[a] != 1]
+    front: Dims = tuple((a,) for a in missing)
+    return (*front, *i.dims), tuple(range(len(missing)))
+
+
+def row_dims(program: Program) -> Dims:
+    return tuple((a.name,) for a in program.outer)
+
+
+def _forward(program: Program, saved: list[tuple[Stage, str]]) -> Program:
+    """The program that also writes the slots that the backward reads."""
+    keep = {s.name for s, _ in saved}
+    stages = tuple(replace(s, state=s.state or s.name in keep) for s in program.stages)
+    more = tuple(
+        Output(slot_name(s, n), var(s.slot(n)), row_dims(program), _slot_dtype(program, s, n))
+        for s, n in saved
+    )
+    return replace(program, stages=stages, outputs=(*program.outputs, *more))
+
+
+def _slot_dtype(program: Program, s: Stage, slot: str) -> str:
+    kind = next(x.type for x in s.record.slots if x.name == slot)
+    return {"float": program.state, "int": "int64", "bool": "bool"}[kind]
+
+
+def _inputs(program: Program, b: Parts) -> tuple[Input, ...]:
+    """The inputs, the gradients of the outputs, the saved slots."""
+    upstream = tuple(
+        Input(b.upstream[o.name], o.dims, o.dtype) for o in program.outputs if "float" in o.dtype
+    )
+    saved = tuple(
+        Input(slot_name(s, slot.name), row_dims(program), _slot_dtype(program, s, slot.name))
+        for s in program.stages
+        for slot in s.record.slots
+    )
+    return (*program.inputs, *upstream, *saved)
+
+
+def _rows_program(
+    program: Program,
+    b: Parts,
+    results: Mapping[str, Expr],
+    rows: Mapping[str, tuple[Expr, Dims, str]],
+    columns: Mapping[str, Expr],
+) -> Program:
+    stages = tuple(
+        replace(s, operands=tuple((n, substitute(e, results)) for n, e in s.operands))
+        for s in b.stages
+    )
+    outputs = [
+        Output(f"d{n}", substitute(e, results), dims, dtype) for n, (e, dims, dtype) in rows.items()
+    ]
+    needed = {n for e in columns.values() for n in names(e)}
+    outputs += [
+        Output(s.name, var(f"{s.name}.value"), row_dims(program), program.state)
+        for s in stages
+        if f"{s.name}.value" in needed
+    ]
+    return Program(
+        f"{program.name}_backward",
+        program.axes,
+        _inputs(program, b),
+        stages,
+        tuple(outputs),
+        program.state,
+    )
+
+
+def _columns_program(
+    program: Program,
+    b: Parts,
+    results: Mapping[str, Expr],
+    columns: Mapping[str, Expr],
+    rows: Program,
+    split: int,
+) -> Program:
+    """sum over rows: outer axes become reduced ones, and a part of the first one stays outer."""
+    first, *rest = program.outer
+    parts = Axis("part", split, False)
+    inner = Axis(first.name, first.size // split, True)
+    axes = (parts, *(replace(a, reduced=False) for a in program.reduced), inner,
+            *(replace(a, reduced=True) for a in rest))  # fmt: skip
+
+    def cut(dims: Dims) -> Dims:
+        """The first outer axis as parts of it."""
+        return tuple(
+            tuple(x for a in d for x in (("part", a) if a == first.name else (a,))) for d in dims
+        )
+
+    adjoints = {f"{s.name}.value": s.name for s in b.stages} | {"j": INDEX}
+    stages = tuple(
+        Stage(
+            f"d{n}",
+            b.total,
+            (("x", rename(substitute(e, results), adjoints)),),
+            0,
+        )
+        for n, e in columns.items()
+    )
+    given = [replace(i, dims=cut(i.dims)) for i in _inputs(program, b)]
+    given += [
+        Input(o.name, cut(o.dims), o.dtype) for o in rows.outputs if o.name in adjoints.values()
+    ]
+    given.append(Input(INDEX, tuple((a.name,) for a in program.reduced), "int64"))
+    outputs = tuple(
+        Output(f"d{n}", var(f"d{n}.value"), (("part",), *program.by_name[n].dims), program.state)
+        for n in columns
+    )
+    stages = tuple(replace(s, name=f"sum_{s.name}") for s in stages)
+    outputs = tuple(replace(o, expr=var(f"sum_{o.name}.value")) for o in outputs)
+    return Program(
+        f"{program.name}_backward_columns", axes, tuple(given), stages, outputs, program.state
+    )
+
+
+def _pruned(program: Program) -> Program:
+    """Only the stages and inputs that the outputs need."""
+    needed = set(names(*[o.expr for o in program.outputs]))
+    stages: list[Stage] = []
+    for s in reversed(program.stages):
+        if f"{s.name}.value" in needed:
+            stages.insert(0, s)
+            needed |= {n for _, e in s.operands for n in names(e)}
+    inputs = tuple(i for i in program.inputs if i.name in needed)
+    order = {d: k for k, d in enumerate(sorted({s.level for s in stages}))}
+    stages = [replace(s, level=order[s.level]) for s in stages]
+    return replace(program, inputs=inputs, stages=tuple(stages))

@@ -1,0 +1,23 @@
+"""The printed backward in the interpreter, for every floating argument of every fused function."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fusedreduce.plan import rows
+from tests import chains, gradients, printing
+
+
+@pytest.mark.parametrize("strategy", printing.STRATEGIES)
+@pytest.mark.parametrize("case", chains.CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize(
+    ("count", "columns", "dtype"), [(3, 17, torch.float64), (4, 70, torch.float32)], ids=str
+)
+def test_gradients(
+    case: chains.Case, count: int, columns: int, dtype: torch.dtype, strategy: str, monkeypatch
+) -> None:
+    plan = rows.plan
+    monkeypatch.setattr(rows, "plan", lambda p, lay, s=None: plan(p, lay, s or strategy))
+    torch.manual_seed(0)
+    gradients.check(case, case.inputs(count, columns, dtype), impl="triton")

@@ -1,0 +1,70 @@
+"""What is shipped is proved; spoilt, it is refused by the law that the table names."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+
+import pytest
+
+from fusedreduce import reductions
+from fusedreduce.laws import prove
+from fusedreduce.laws.certificate import Status
+from tests.laws.library import BROKEN, BY_HAND, OPEN, Broken
+
+SHIPPED = [getattr(reductions, name) for name in reductions.__all__]
+LINES = 15  # a declaration is read at a glance; definition and docstring are not counted
+
+
+@pytest.mark.parametrize("R", SHIPPED, ids=lambda R: R.__name__)
+def test_it_is_proved(R: type) -> None:
+    certificate = prove(R)
+    lacking = {law.title: law for law in certificate.laws if law.status is not Status.PROVED}
+    if R in OPEN:
+        assert list(lacking) == ["definition"], certificate.explain()
+        assert lacking["definition"].status is Status.CHECKED
+        assert lacking["definition"].how.startswith("exact for up to 3 elements"), OPEN[R]
+    else:
+        assert certificate.proved, certificate.explain()
+    assert certificate.meaning_stated
+
+
+@pytest.mark.parametrize("R", SHIPPED, ids=lambda R: R.__name__)
+def test_terms_and_corrections_stay_bounded(R: type) -> None:
+    assert prove(R).facts.bounded is not False
+
+
+@pytest.mark.parametrize("case", BROKEN, ids=lambda c: f"{c.R.__name__}: {c.how}")
+def test_spoilt_it_is_refused(case: Broken) -> None:
+    certificate = prove(case.declaration)
+    assert case.law in {law.name for law in certificate.refuted}, certificate.explain()
+
+
+def test_every_reduction_is_spoilt_in_two_ways() -> None:
+    spoilt = Counter(case.R for case in BROKEN)
+    assert not [R.__name__ for R in SHIPPED if spoilt[BY_HAND.get(R, R)] < 2]
+
+
+@pytest.mark.parametrize("hand", BY_HAND.values(), ids=lambda R: R.__name__)
+def test_what_is_spoilt_by_hand_holds_as_it_is(hand: type) -> None:
+    assert prove(hand).proved
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 4.0])
+def test_a_p_norm_is_proved_for_whole_p(p: float) -> None:
+    assert prove(reductions.p_norm(p)).proved
+
+
+def test_a_p_norm_is_checked_for_other_p() -> None:
+    """A root of the reference and of the element do not separate where the reference may be 0."""
+    certificate = prove(reductions.p_norm(2.5))
+    assert [(law.name, law.status) for law in certificate.open] == [("definition", Status.CHECKED)]
+    assert not certificate.refuted
+
+
+@pytest.mark.parametrize("R", SHIPPED, ids=lambda R: R.__name__)
+def test_a_declaration_is_short(R: type) -> None:
+    source = inspect.getsource(R)
+    code = source.replace(R.__doc__ or "", "").partition("    def definition")[0]
+    lines = [line for line in code.splitlines() if line.strip() and '""""""' not in line]
+    assert len(lines) <= LINES, f"{R.__name__}: {len(lines)} lines"
