@@ -172,6 +172,11 @@ class CorrectedPrinter(StagePrinter):
             elif f.kind in ("ArgMax", "ArgMin"):
                 self.value[f.position] = self.full(f.position, f.identity, f.type)
                 self.value[f.name] = self.full(f.name, NO_POSITION, "int")
+            elif self.is_lane_sum(f):
+                self.value[f.name] = self.claim(f.name)
+                shape = "(ROWS, BLOCK)" if self.body.plan.tiled else "(BLOCK,)"
+                zeros = f"tl.full({shape}, {self.unit(f)}, {self.dtype(f.type)})"
+                self.body.writer.line(f"{self.value[f.name]} = {zeros}")
             elif self.is_count(f) and self.term_place(f) == "scalar":
                 self.value[f.name] = self.claim(f.name)
                 self.row(
@@ -222,6 +227,19 @@ class CorrectedPrinter(StagePrinter):
         }  # at its identity, if they are
         return read | {f.name for f in self.record.fields if f.is_reference and f.kind != "First"}
 
+    def is_lane_sum(self, f: Field) -> bool:
+        """May every lane keep a sum of its own until the loop ends? Nothing in the loop reads it."""
+        free = f.kind == "Sum" and not self.is_corrected(f) and f.name not in self.kept()
+        return free and not self.is_count(f)
+
+    def after(self) -> None:
+        """After the loop: what the loop carried is the state of the row; lanes are summed up."""
+        self.value |= self._claimed
+        for f in self.record.fields:
+            if self.is_lane_sum(f):
+                name = self.value[f.name]
+                self.row(name, self.reduced("Sum", name))
+
     def is_corrected(self, f: Field) -> bool:
         """Does a reference of this field move inside a row? First never does."""
         return any(r.kind != "First" for r in self.record.all_references(f.name))
@@ -233,6 +251,10 @@ class CorrectedPrinter(StagePrinter):
             return self.formula(f)
         if self.is_count(f):
             return self.count(f, "tl.minimum(start + BLOCK, N)")
+        if self.is_lane_sum(f):
+            place = self.term_place(f)
+            term = self.masked(self.contribution(f), self.unit(f), place, self.present(f))
+            return f"{before} + {term}"
         tile = self.tile_of(f)
         if f.kind in ("Max", "Min"):
             flag = ", propagate_nan=tl.PropagateNan.ALL" if self.propagates(f) else ""

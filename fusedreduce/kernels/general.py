@@ -17,6 +17,10 @@ class GeneralPrinter(StagePrinter):
         """The whole row in one block."""
         self.tile(self.value)
 
+    def after(self) -> None:
+        """After the loop: what the loop carried is the state of the row."""
+        self.value |= self._claimed
+
     def start(self) -> None:
         """Before the loop: the identity of every field."""
         for f in self.record.fields:

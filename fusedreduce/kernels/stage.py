@@ -158,10 +158,6 @@ class StagePrinter:
             self.body.writer.line("first = tl.cast(start, tl.int64) == 0")
             self.body.bind(var("first"), "first", "scalar")
 
-    def after(self) -> None:
-        """After the loop: what the loop carried is the state of the row."""
-        self.value |= self._claimed
-
     # -- after the row
 
     def finish(self) -> None:

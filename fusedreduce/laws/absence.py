@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from fusedreduce.declare.record import Field, Record
 from fusedreduce.ir.expr import Expr, call, const, is_const, names, substitute, var
@@ -13,6 +13,7 @@ from fusedreduce.laws.cases import Case
 from fusedreduce.laws.certificate import Counterexample, Law, Status
 from fusedreduce.laws.complete import signs_of
 from fusedreduce.laws.decide import in_every_case
+from fusedreduce.laws.paths import by_contribution, never_near, paths, tends_to_zero
 from fusedreduce.laws.refute import digits, number_at
 from fusedreduce.laws.settle import Clock
 from fusedreduce.laws.symbols import Tower
@@ -49,11 +50,17 @@ def absence(record: Record, f: Field, reference: Field, clock: Clock) -> Law:
         return Law("absence", f.name, status, statement, how, example, f.line, advice)
 
     operand = carrier(record, reference, identity)
-    if operand is None:
+    if operand is None and never_near(record, reference.term, identity):
         return law(
             Status.PROVED, f"no element of the domain brings {show(reference.term)} near {towards}"
         )
-    moved = moved_away(f.term, reference, operand, identity)
+    if operand is None:
+        step = var("away") if identity > 0 else -var("away")
+        moved = by_contribution(f.term, reference.term, var(reference.name) + step)
+        if moved is None:
+            return law(*_along_paths(record, f, reference, identity))
+    else:
+        moved = moved_away(f.term, reference, operand, identity)
     if decays(record, moved, clock):
         return law(Status.PROVED, "every monomial of the term holds a decaying exponential")
     values = along(moved)
@@ -62,7 +69,6 @@ def absence(record: Record, f: Field, reference: Field, clock: Clock) -> Law:
         return law(
             Status.CHECKED, f"the term is {digits(values[-1])} at a distance of {_AWAY[-1]:g}"
         )
-    other = {"Max": "Min", "Min": "Max"}.get(reference.kind, "First")
     return law(
         Status.REFUTED,
         "followed along the way to the identity",
@@ -71,8 +77,35 @@ def absence(record: Record, f: Field, reference: Field, clock: Clock) -> Law:
             (show(f.term), digits(values[2])),
             ("an absent element's term", "0"),
         ),
-        f"take fr.{other} as the reference, or fr.First for a term that does not decay",
+        _other(reference),
     )
+
+
+def _other(reference: Field) -> str:
+    other = {"Max": "Min", "Min": "Max"}.get(reference.kind, "First")
+    return f"take fr.{other} as the reference, or fr.First for a term that does not decay"
+
+
+Found: TypeAlias = "tuple[Status, str] | tuple[Status, str, Counterexample, str]"
+
+
+def _along_paths(record: Record, f: Field, reference: Field, identity: float) -> Found:
+    """The verdict by numbers, where no substitution says how far an element is away."""
+    assert f.term is not None
+    assert reference.term is not None
+    tried = 0
+    for path in paths(record, reference.term, identity):
+        tried += 1
+        if not tends_to_zero(f, reference, path):
+            kept = path.at(reference.term, 0)
+            here = ((path.operand, f"{path.values[2]:g}"), (reference.name, digits(kept)))
+            value = path.at(f.term, 2, **{reference.name: kept})
+            sides = (show(f.term), digits(value)), ("an absent element's term", "0")
+            how = "followed along the way to the identity"
+            return Status.REFUTED, how, Counterexample(here, *sides), _other(reference)
+    if not tried:
+        return Status.CHECKED, f"no operand was found that brings {show(reference.term)} there"
+    return Status.CHECKED, f"the term tends to 0 along {tried} ways"
 
 
 def _besides(term: Expr, identity: float) -> Expr:

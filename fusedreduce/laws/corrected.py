@@ -15,6 +15,7 @@ from fusedreduce.laws.certificate import Law, Status
 from fusedreduce.laws.closure import answer
 from fusedreduce.laws.complete import problem_of
 from fusedreduce.laws.decide import Verdict
+from fusedreduce.laws.definitions import definition
 from fusedreduce.laws.neutral import neutrals
 from fusedreduce.laws.obligations import Obligation, known_signs, of_corrections
 from fusedreduce.laws.refute import Trial, search
@@ -32,7 +33,7 @@ def laws_of_corrected(record: Record, clock: Clock) -> list[Law]:
     laws = [*_identities(record, clock), _associativity(record, meaning, clock), *own]
     laws += [*absences(record, clock), *neutrals(record, clock), meaning]
     if record.functions.definition is not None:
-        laws.append(means.definition(record, clock))
+        laws.append(definition(record, clock))
     return laws
 
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from fusedreduce.declare.record import Record
 from fusedreduce.ir.show import show
-from fusedreduce.laws import meaning as means
 from fusedreduce.laws import states
 from fusedreduce.laws.certificate import Law, Status
 from fusedreduce.laws.coordinates import Coordinate, Known, coordinates
+from fusedreduce.laws.definitions import definition
 from fusedreduce.laws.identities import identity
 from fusedreduce.laws.invariants import Invariants, invariants
 from fusedreduce.laws.merges import Claim, merge_line, proved, settled, tried
@@ -26,7 +26,7 @@ def laws_of_general(record: Record, clock: Clock) -> tuple[list[Law], bool | Non
         known = replace(known, coordinates=coordinates(record, known.invariants, clock))
     laws = [first, _associativity(known, grouped, clock)]
     if record.functions.definition is not None:
-        laws.append(means.definition(record, clock, known))
+        laws.append(definition(record, clock, known))
     return laws, commutative(known, clock)
 
 

@@ -74,7 +74,7 @@ def settled(known: Known, claim: Claim, found: Search, clock: Clock) -> Law:
     if found.example is not None:
         how = f"counterexample in trial {found.tried}"
         return Law(claim.law, "", Status.REFUTED, claim.statement, how, found.example, o.line)
-    verdict = proved(known, claim, clock)
+    verdict = proved(known, claim, clock) if found.tried else Verdict("undefined")
     if not verdict.proved:
         return undecided(o, found.tried, verdict)
     clock.assumed |= dict.fromkeys(verdict.assumed)

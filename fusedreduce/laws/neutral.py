@@ -1,4 +1,4 @@
-"""References that stand at a finite identity though there are elements: is their neutral value right?
+"""References at a finite identity although there are elements: is their neutral value right?
 
 Given    a reference r that elements may leave at its identity e: a Max with identity 0.0 where all
          |x| are 0, a bound reference without a count in its formula where its sums are 0
@@ -41,7 +41,7 @@ def neutrals(record: Record, clock: Clock) -> list[Law]:
 def _there(record: Record, r: Field) -> tuple[Expr, ...] | None:
     """What is true of each element of a state with r at its identity; None if there is no such.
 
-    A sum of terms of one sign is 0 where every term is; what cannot be said of elements is left out.
+    A sum of terms of one sign is 0 where every term is; what elements do not tell is left out.
     """
     if r.kind == "First" or r.has_infinite_identity:
         return None

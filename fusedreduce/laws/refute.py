@@ -58,6 +58,7 @@ class Search:
     tried: int = 0
     undefined: int = 0
     rounded: int = 0
+    valued: set[str] = field(default_factory=set)  # titles of pairs that had a value some time
     example: Counterexample | None = None
     values: dict[str, Any] = field(default_factory=dict)
 
@@ -147,13 +148,14 @@ def _try(trial: Trial, result: Search, count: int, source: random.Random) -> Non
             continue
         kept += 1
         pairs = list(zip(numbers[::2], numbers[1::2], strict=True))
-        if any(_no_value(trial, a, b) for a, b in pairs):
-            result.undefined += 1
-        else:
+        valued = [i for i, (a, b) in enumerate(pairs) if not _no_value(trial, a, b)]
+        result.undefined += len(valued) < len(pairs)
+        if valued:
             result.tried += 1
-            apart_ = [i for i, (a, b) in enumerate(pairs) if not close(a, b)]
-            wrong = [i for i in apart_ if not close(*pairs[i], rounding)]
-            result.rounded += bool(apart_) and not wrong
+            result.valued |= {trial.titles[i] for i in valued if trial.titles}
+            differ = [i for i in valued if not close(*pairs[i])]
+            wrong = [i for i in differ if not close(*pairs[i], rounding)]
+            result.rounded += bool(differ) and not wrong
             if wrong:
                 result.values = dict(zip(order, values, strict=True))
                 result.example = _example(trial, wrong[0], pairs[wrong[0]], order, values)

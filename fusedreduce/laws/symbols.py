@@ -113,10 +113,8 @@ class Tower:
         if len(v.den) == 1:
             ((_, below),) = v.den.terms()
             for exponents, c in v.num.terms():
-                unit = ratio(self.ring.from_dict({exponents: ZZ(1)}), v.den * 1) * self.number(
-                    below
-                )
-                yield unit, Fraction(int(c), int(below))
+                unit = ratio(self.ring.from_dict({exponents: ZZ(1)}), v.den)
+                yield unit * self.number(below), Fraction(int(c), int(below))
         else:
             lead = Fraction(int(v.num.LC), int(v.den.LC))
             yield v / self.number(lead), lead
@@ -140,12 +138,11 @@ class Tower:
 
     def power(self, v: Ratio, c: Fraction) -> Ratio:
         """v ** c for a rational number c."""
-        if c and self.is_zero(v):
-            if c < 0:
-                raise Undefined("0 to a negative power")
+        if c < 0 and self.is_zero(v):
+            raise Undefined("0 to a negative power")
+        if c > 0 and self.is_zero(v):
             return self.zero
-        whole = c.numerator // c.denominator
-        rest = c - whole
+        whole, rest = c.numerator // c.denominator, c % 1
         out = v**whole
         return out * self.root(v, rest.denominator) ** rest.numerator if rest else out
 

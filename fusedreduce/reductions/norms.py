@@ -55,7 +55,7 @@ def p_norm(p: float) -> type[Reduction]:
         tensor(6.0000e+30)
         """
 
-        __qualname__ = "PNorm"
+        __qualname__ = "PNorm"  # the name of its kernels
         k = Max(lambda x: torch.abs(x), identity=0.0, neutral=1.0)
         q = Sum(
             lambda x, k: (torch.abs(x) / k) ** p,

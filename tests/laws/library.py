@@ -89,14 +89,8 @@ def shifted_exps(correct: Any) -> fr.Sum:
     return fr.Sum(lambda x, m: (x - m) * torch.exp(x - m), correct=correct)
 
 
-def kept(name: str, term: Any) -> fr.Sum:
-    """A sum that stays as it is when its reference moves."""
-    scope: dict[str, Any] = {}
-    exec(f"def correct({name}, old, new):\n    return {name} + 0 * old.n", scope)
-    return fr.Sum(term, correct=scope["correct"])
-
-
-def chan(a, b, weight=None):
+def chan(a, b):
+    """n, the merged mean, what d^2 is multiplied by n of one side, both m2."""
     n = a.n + b.n
     w = torch.where(n > 0, b.n / n, 0.0)
     d = b.mean - a.mean
@@ -120,10 +114,7 @@ def mean_of_means(a, b):
 
 def no_crossing(a, b):
     best = torch.maximum(a.best, b.best)
-    head, tail = (
-        torch.maximum(a.head, a.total + b.head),
-        torch.maximum(b.tail, a.tail + b.total),
-    )
+    head, tail = torch.maximum(a.head, a.total + b.head), torch.maximum(b.tail, a.tail + b.total)
     return a.total + b.total, head, tail, best
 
 
@@ -137,11 +128,7 @@ def averaged_totals(a, b):
     return a.n + b.n, (a.total + b.total) / 2, last, largest, a.nonfinite + b.nonfinite
 
 
-def one(identity: float, name: str) -> dict[str, Any]:
-    return {name: fr.state(identity)}
-
-
-def lost_only(a, b):
+def difference(a, b):
     return a.s - b.s, a.lost + b.lost
 
 
@@ -158,7 +145,7 @@ ROWS: tuple[tuple[Any, ...], ...] = (
      dict(finish=lambda p, zeros: {"product": p, "nonzero": p, "zeros": zeros})),
     (r.ProductAndZeros, "zeros multiplied", "definition", dict(p=fr.Prod(lambda x: x))),
     (r.CompensatedSum, "every element twice", "definition", dict(lift=lambda x: (2 * x, 0.0))),
-    (r.CompensatedSum, "a difference", "associativity", dict(merge=lost_only)),
+    (r.CompensatedSum, "a difference", "associativity", dict(merge=difference)),
     (r.Largest, "identity 0", "identity", dict(m=fr.Max(lambda x: x, identity=0.0))),
     (r.Largest, "the smallest", "definition", dict(m=fr.Min(lambda x: x))),
     (r.Smallest, "identity 0", "identity", dict(m=fr.Min(lambda x: x, identity=0.0))),
@@ -188,8 +175,7 @@ ROWS: tuple[tuple[Any, ...], ...] = (
                    correct=lambda o, old, new: o + 0 * old.m * new.m))),
     (r.SoftmaxSum, "not divided", "definition",
      dict(finish=lambda m, s, o: {"out": o, "lse": m + torch.log(s)})),
-    (r.WeightedLogSumExp, "weights forgotten", "definition", dict(s=exps(without_shift_s := (
-        lambda s, old, new: s * torch.exp(old.m - new.m))))),
+    (r.WeightedLogSumExp, "weights forgotten", "definition", dict(s=exps(None))),
     (r.WeightedLogSumExp, "the smallest as reference", "absence",
      dict(m=fr.Min(lambda x, w: torch.where(w == 0, INF, x)))),
     (r.SignedLogSumExp, "signs lost", "definition",
@@ -204,24 +190,27 @@ ROWS: tuple[tuple[Any, ...], ...] = (
                    correct=lambda s, old, new: s * torch.exp(old.m - new.m)))),
     (r.SoftMin, "the largest as reference", "absence", dict(m=fr.Max(lambda x: x))),
     (r.Moments, "squares not moved", "meaning",
-     dict(e2=kept("e2", lambda x, mean: (x - mean) ** 2))),
+     dict(e2=fr.Sum(lambda x, mean: (x - mean) ** 2, correct=lambda e2, old, new: e2))),
     (r.Moments, "n - 1", "definition",
      dict(finish=lambda n, mean, e2: {"mean": mean, "var": e2 / (n - 1)})),
     (r.Welford, "wrong weight", "definition", dict(merge=wrong_weight)),
     (r.Welford, "no cross term", "definition", dict(merge=no_cross_term)),
     (r.Welford, "mean of means", "associativity", dict(merge=mean_of_means)),
     (r.HigherMoments, "cubes not moved", "meaning",
-     dict(e3=kept("e3", lambda x, mean: (x - mean) ** 3))),
+     dict(e3=fr.Sum(lambda x, mean: (x - mean) ** 3, correct=lambda e3, old, new: e3))),
     (r.HigherMoments, "excess", "definition",
-     dict(finish=lambda n, e2, e4: {"kurtosis": n * e4 / (e2 * e2) - 3})),
-    (r.WeightedMoments, "weights forgotten in squares", "definition",
-     dict(e2=fr.Sum(lambda x, mean: (x - mean) ** 2))),
-    (r.WeightedMoments, "elements counted", "definition", dict(n=fr.Sum(lambda x: 1.0))),
+     dict(finish=lambda n, mean, e2, e3, e4: {
+         "mean": mean, "var": e2 / n, "skewness": e3 / n / (e2 / n) ** 1.5,
+         "kurtosis": n * e4 / (e2 * e2) - 3})),
+    (r.WeightedMoments, "elements counted", "faithfulness", dict(n=fr.Sum(lambda x: 1.0))),
+    (r.WeightedMoments, "not divided by the weights", "definition",
+     dict(finish=lambda mean, e2: {"mean": mean, "var": e2})),
     (r.Summary, "extremes swapped", "definition",
      dict(low=fr.Max(lambda x: x), high=fr.Min(lambda x: x))),
     (r.Summary, "identity 0", "identity", dict(high=fr.Max(lambda x: x, identity=0.0))),
     (r.Covariance, "products not moved", "meaning",
-     dict(exy=kept("exy", lambda x, y, mx, my: (x - mx) * (y - my)))),
+     dict(exy=fr.Sum(lambda x, y, mx, my: (x - mx) * (y - my),
+                     correct=lambda exy, old, new: exy))),
     (r.Covariance, "n - 1", "definition", dict(finish=lambda n, exy: exy / (n - 1))),
     (r.Correlation, "roots forgotten", "definition",
      dict(finish=lambda exy, exx, eyy: exy / exx / eyy)),
