@@ -74,13 +74,12 @@ class Namer:
     def __post_init__(self) -> None:
         self.taken = set(self.taken)
 
-    def is_free(self, name: str) -> bool:
-        return name not in self.taken and _PRINTED.fullmatch(name) is None
-
     def claim(self, wish: str) -> str:
         name = base = identifier(wish)
         count = 2
-        while not self.is_free(name):
+        if _PRINTED.fullmatch(base):
+            name = base = f"{base}_"
+        while name in self.taken:
             name, count = f"{base}_{count}", count + 1
         self.taken.add(name)
         return name
@@ -90,7 +89,7 @@ class Namer:
         last = "value"
         for wish in wishes:
             last = wish
-            if self.is_free(identifier(wish)):
+            if identifier(wish) not in self.taken:
                 break
         return self.claim(last)
 

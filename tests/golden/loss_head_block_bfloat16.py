@@ -142,12 +142,12 @@ def main():
 
     torch.set_default_dtype(torch.float64)
     logits = logits.double()
-    j = torch.arange(N)
+    j_2 = torch.arange(N)
     m = logits.amax(-1, keepdim=True)
     s = torch.exp(logits - m).sum(-1, keepdim=True)
     t = ((logits - m) * torch.exp(logits - m)).sum(-1, keepdim=True)
     at = logits.argmax(-1, keepdim=True)
-    Target_t = torch.where(j == target, logits, 0.0).sum(-1, keepdim=True)
+    Target_t = torch.where(j_2 == target, logits, 0.0).sum(-1, keepdim=True)
     log_s = torch.log(s)
     Entropy_lse = m + log_s
     Entropy_entropy = log_s - t / s
