@@ -26,9 +26,9 @@ current. Use them as `fr.reduce(fr.reductions.LogSumExp, x)`, see one with
 `fr.reductions.p_norm(p)` declares a norm with another p than 3.
 
 *State* lists the fields with their kinds; those of a general form with their identities. *Proved*
-names the laws that have an exact argument over the reals; a law in italics is checked only: exact
-for up to three elements, and tried on more. *Form* says where corrections come from, and whether
-the order of elements counts.
+names the laws that have an exact argument over the reals; "no definition" marks a merge that is
+lawful, but whose value depends on the order or the rank of elements and is left to tests. *Form*
+says whether corrections are written or derived, and whether the order of elements counts.
 
 | name | formula | state | proved | form |
 | --- | --- | --- | --- | --- |
@@ -53,10 +53,8 @@ def state(record: Record) -> str:
 
 
 def laws(certificate: Certificate) -> str:
-    told = dict.fromkeys(
-        law.name if law.status is Status.PROVED else f"*{law.name}*" for law in certificate.laws
-    )
-    return ", ".join(told)
+    told = dict.fromkeys(law.name for law in certificate.laws if law.status is Status.PROVED)
+    return ", ".join([*told, *["no definition"] * (not certificate.meaning_stated)])
 
 
 def form(record: Record) -> str:

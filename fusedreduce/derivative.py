@@ -68,6 +68,46 @@ def parts_of(program: Program) -> int:
     return max((d for d in range(1, wish + 1) if size % d == 0), default=1)
 
 
+def backward_runner(
+    program: Program, made: Backward, implementation: str, origin: str
+) -> Callable[[Mapping[str, Any]], dict[str, Tensor]]:
+    """The gradients by input name: one kernel where the columns' sums fit beside a row, else two."""
+    if made.joined is not None and implementation == "triton" and row_plans.sums_fit(made.joined):
+        joined = ProgramRunner(made.joined, implementation, origin)
+        return lambda values: finished(made, named(joined, values), {}, values)
+    rows = ProgramRunner(made.rows, implementation, origin)
+    if made.columns is None:
+        return lambda values: finished(made, named(rows, values), {}, values)
+    columns = ProgramRunner(made.columns, implementation, origin)
+    sizes = [a.size for a in program.reduced]
+
+    def run(values: Mapping[str, Any]) -> dict[str, Tensor]:
+        found = named(rows, values)
+        index = torch.arange(program.columns, device=next(iter(found.values())).device)
+        second = named(columns, {**values, **found, INDEX: index.reshape(sizes)})
+        return finished(made, found, second, values)
+
+    return run
+
+
+def named(runner: ProgramRunner, values: Mapping[str, Any]) -> dict[str, Tensor]:
+    return dict(zip((o.name for o in runner.program.outputs), runner(values), strict=True))
+
+
+def finished(
+    made: Backward,
+    found: Mapping[str, Tensor],
+    second: Mapping[str, Tensor],
+    values: Mapping[str, Any],
+) -> dict[str, Tensor]:
+    """What is left to sum, in order, and the dtype of each input."""
+    answer: dict[str, Tensor] = {}
+    for name, where, output, dims in made.wanted:
+        grad = second[output] if where == "columns" and output in second else found[output]
+        answer[name] = (grad.sum(dims) if dims else grad).to(values[name].dtype)
+    return answer
+
+
 def differentiable(
     program: Program,
     implementation: str,
@@ -79,30 +119,10 @@ def differentiable(
 ) -> Plan:
     """How to run `program` so that torch can differentiate it for the inputs `wanted`."""
     outputs = tuple(o.name for o in program.outputs)
+    wanted = tuple(n for n in wanted if n in program.by_name)  # not what is read for its shape
     made = "there are no elements" if implementation == "eager" else derived(program, wanted)
     if isinstance(made, str):
         return Plan(names, plain, outputs, (), meaning, None)
-    rows = ProgramRunner(made.rows, implementation, origin)
-    columns = None if made.columns is None else ProgramRunner(made.columns, implementation, origin)
-
-    index: dict[str, Tensor] = {}
-
-    def run_backward(values: Mapping[str, Any]) -> dict[str, Tensor]:
-        found = dict(zip((o.name for o in made.rows.outputs), rows(values), strict=True))
-        second: dict[str, Tensor] = {}
-        if made.columns is not None and INDEX in made.columns.by_name and not index:
-            sizes = [a.size for a in program.reduced]
-            device = values[names[0]].device
-            index[INDEX] = torch.arange(program.columns, device=device).reshape(sizes)
-        if columns is not None and made.columns is not None:
-            results = columns({**values, **found, **index})
-            second = dict(zip((o.name for o in made.columns.outputs), results, strict=True))
-        answer: dict[str, Tensor] = {}
-        for name, where, output, dims in made.wanted:
-            grad = (found if where == "rows" else second)[output]
-            dtype = values[name].dtype
-            answer[name] = (grad.sum(dims) if dims else grad).to(dtype)
-        return answer
-
+    run_backward = backward_runner(program, made, implementation, origin)
     forward = ProgramRunner(made.forward, implementation, origin)
     return Plan(names, forward, outputs, made.saved, meaning, run_backward)

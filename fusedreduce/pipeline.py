@@ -121,7 +121,8 @@ def trace_task(task: Task, values: Mapping[str, Any], trust: bool) -> Traced:
         else:
             traced[name] = value
     names = Names()
-    result = task.trace(chain, traced, names)
+    with torch.enable_grad():
+        result = task.trace(chain, traced, names)
     outputs: dict[str, TracedTensor] = {}
     structure = flatten(result, outputs, set(values), names, "y")
     if not outputs:
@@ -265,6 +266,14 @@ class Runner:
 
     def __call__(self, values: Mapping[str, Any], impl: str | None, trust: bool = False) -> Any:
         impl = impl or _inside.get()
+        if impl != "eager" and torch._C._functorch.peek_interpreter_stack() is not None:
+            raise NotFusible(
+                message(
+                    "a torch.func transform of a fused function",
+                    came=self.task.name,
+                    do='transform the function itself, or call it with impl="eager"',
+                )
+            )
         if impl == "eager":
             require_served(values)
             return self.task.eager(values)

@@ -65,12 +65,17 @@ class Stage:
 
 @dataclass(frozen=True)
 class Output:
-    """One tensor that the kernel writes."""
+    """One tensor that the kernel writes.
+
+    summed   over all rows: each program of the kernel writes the sum over its own rows, and the
+             caller adds those up in order
+    """
 
     name: str
     expr: Expr
     dims: Dims
     dtype: str
+    summed: bool = False
 
     @property
     def axes(self) -> frozenset[str]:
@@ -109,6 +114,11 @@ class Program:
     @property
     def columns(self) -> int:
         return prod(a.size for a in self.reduced)
+
+    @property
+    def sums(self) -> tuple[Output, ...]:
+        """The outputs that are summed over all rows."""
+        return tuple(o for o in self.outputs if o.summed)
 
     @cached_property
     def by_name(self) -> dict[str, Input]:

@@ -37,6 +37,8 @@ class TracedTensor(Traced):
         self.meta = meta
 
     def build(self, op: str, args: Sequence[Any], kind: str) -> Any:
+        if not torch.is_grad_enabled():  # tracing begins with gradients enabled
+            raise refuse("torch.no_grad() inside a fused function", do="call it inside no_grad()")
         exprs = tuple(a.expr if isinstance(a, Traced) else a for a in args)
         dims = self.chain.broadcast([a.dims for a in args if isinstance(a, TracedTensor)])
         return TracedTensor(self.chain, ir.call(op, *exprs), kind, dims)

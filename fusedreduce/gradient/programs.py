@@ -21,6 +21,7 @@ class Backward:
     saved     their names
     rows      the program that gives element and row gradients, and the adjoints `columns` needs
     columns   the program that gives column gradients, or None
+    joined    both in one, the column gradients as sums over rows; or None
     wanted    for each input that gets a gradient: (which program, output, dimensions to sum after)
     """
 
@@ -28,6 +29,7 @@ class Backward:
     saved: tuple[str, ...]
     rows: Program
     columns: Program | None
+    joined: Program | None
     wanted: tuple[tuple[str, str, str, tuple[int, ...]], ...]
 
 
@@ -86,6 +88,7 @@ def backward(
         saved=tuple(slot_name(s, n) for s, n in saved),
         rows=_pruned(made),
         columns=None if column_program is None else _pruned(column_program),
+        joined=_pruned(_joined(program, made, results, columns)) if columns else None,
         wanted=tuple(how),
     )
 
@@ -217,6 +220,22 @@ def _columns_program(
     return Program(
         f"{program.name}_backward_columns", axes, tuple(given), stages, outputs, program.state
     )
+
+
+def _joined(
+    program: Program, rows: Program, results: Mapping[str, Expr], columns: Mapping[str, Expr]
+) -> Program:
+    """The rows' program with the column gradients as sums over all rows."""
+    sums = tuple(
+        Output(f"d{n}", substitute(e, results), program.by_name[n].dims, program.state, summed=True)
+        for n, e in columns.items()
+    )
+    wanted = tuple(o for o in rows.outputs if f"{o.name}.value" not in _stage_values(rows))
+    return replace(rows, outputs=(*wanted, *sums))
+
+
+def _stage_values(program: Program) -> frozenset[str]:
+    return frozenset(f"{s.name}.value" for s in program.stages)
 
 
 def _pruned(program: Program) -> Program:

@@ -31,18 +31,21 @@ class Access:
 
     # -- indices
 
-    def rows(self) -> None:
+    def rows(self, tile: str = "tl.program_id(0).to(tl.int64)") -> None:
         """`row` (int64) and, for several outer axes, `row_0`, `row_1`, ..."""
         w = self.body.writer
         if self.plan.tiled:
-            w.line("row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)", "(ROWS,)")
+            w.line(f"row = {tile} * ROWS + tl.arange(0, ROWS)", "(ROWS,)")
             w.line("row_inside = row < M", "(ROWS,)")
             self.used["M"] = None
         else:
             w.line("row = tl.program_id(0).to(tl.int64)")
         self.split("row", "row", self.layout.outer, "R")
+
+    def column(self) -> None:
+        """`column`: the columns of a block."""
         wide = ".to(tl.int64)" if self.wide_columns else ""
-        w.line(f"column = tl.arange(0, BLOCK){wide}", "(BLOCK,)")
+        self.body.writer.line(f"column = tl.arange(0, BLOCK){wide}", "(BLOCK,)")
 
     def split(self, text: str, base: str, sizes: Sequence[int], letter: str) -> None:
         """One index a collapsed axis: the last varies fastest."""
@@ -204,6 +207,13 @@ class Access:
             mask = f"({mask}) & ({alone})" if mask else alone
         extra = f", mask={mask}" if mask else ""
         self.body.writer.line(f"tl.store({self.pointer(name)}, {text}{extra})")
+
+    def store_sums(self, name: str, text: str) -> None:
+        """One row of partial sums a program."""
+        mask = "" if self.plan.even else ", mask=column < N"
+        self.used["N"] = None
+        pointer = f"{identifier(name)}_ptr + tl.program_id(0).to(tl.int64) * N + column"
+        self.body.writer.line(f"tl.store({pointer}, {text}{mask})")
 
     # -- the signature
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from fusedreduce.ir.check import all_kinds, promote
 from fusedreduce.ir.expr import Expr, cast, const, is_const, make, var, walk
 from fusedreduce.ir.expr import names as names_of
-from fusedreduce.program import Output, Program, Stage
+from fusedreduce.program import Program, Stage
 
 INDEX = var("j")
 TESTS = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "cast"))
@@ -63,7 +63,7 @@ def lowered(program: Program) -> Program:
         return lower(e, kinds, program.state)
 
     stages = tuple(_stage(s, program) for s in program.stages)
-    outputs = tuple(Output(o.name, low(o.expr), o.dims, o.dtype) for o in program.outputs)
+    outputs = tuple(replace(o, expr=low(o.expr)) for o in program.outputs)
     names: dict[Expr, str] = {}
     for e, n in program.names:
         names.setdefault(low(e), n)

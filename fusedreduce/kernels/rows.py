@@ -66,10 +66,15 @@ class RowPrinter:
         name = identifier(self.title)
         self.body.namer.taken |= {name, *(f"{o.name}_ptr" for o in self.program.outputs)}
         self.body.writer.depth = 1
-        self.access.rows()
-        if self.plan.strategy == "block":
+        if self.plan.programs:
+            self.print_persistent()
+        elif self.plan.strategy == "block":
+            self.access.rows()
+            self.access.column()
             self.print_block()
         else:
+            self.access.rows()
+            self.access.column()
             self.print_loop()
         arguments = self.access.arguments()
         constants = [("BLOCK", self.plan.BLOCK)]
@@ -118,17 +123,41 @@ class RowPrinter:
 
     # -- one block
 
+    def print_persistent(self) -> None:
+        """Each program goes through its share of the rows; columns' sums stay in registers."""
+        w = self.body.writer
+        self.access.column()
+        for name in self.read_by_all():
+            if self.access.place_of(name) in ("column", "scalar"):
+                self.access.load(name)
+        sums = {o.name: self.body.namer.claim(o.name) for o in self.program.sums}
+        for name in sums.values():
+            zeros = f"tl.full((ROWS, BLOCK), 0.0, tl.{self.program.state})"
+            w.line(f"{name} = {zeros}")
+        steps = "tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0)"
+        stages = f"num_stages={self.plan.num_stages}"
+        with w.block(f"for tile in tl.range({steps}, {stages}):"), self.body.inner():
+            self.access.rows("tl.cast(tile, tl.int64)")
+            self.print_block()
+            for o in self.program.sums:
+                text = self.body.at(self.body.text(o.expr), self.body.place(o.expr), "element")
+                w.line(f"{sums[o.name]} += tl.where(inside, {text}, 0.0)")
+        for o in self.program.sums:
+            self.access.store_sums(o.name, f"tl.sum({sums[o.name]}, 0)")
+
     def print_block(self) -> None:
         self.access.columns("column")
         for name in self.read_by_all():
-            self.access.load(name)
+            if not self.ready(name):
+                self.access.load(name)
         self.load_firsts([s for level in self.program.levels for s in level])
         for level in self.program.levels:
             for stage in level:
                 self.stages[stage.name].block()
                 self.stages[stage.name].finish()
         for output in self.program.outputs:
-            self.store(output)
+            if not output.summed:
+                self.store(output)
 
     def read_by_all(self) -> list[str]:
         exprs = [o.expr for o in self.program.outputs]

@@ -129,13 +129,18 @@ class Script:
             text = next(values) if i.number else self.made(i.name, random(i.dtype))
             self.writer.line(f"{self.name[i.name]} = {text}")
         for o in self.program.outputs:
-            self.writer.line(f"{self.name[o.name]} = {self.made(o.name, poisoned(o.dtype))}")
+            shape = "2, N" if o.summed else ""  # one row of sums a program
+            text = (
+                poisoned(o.dtype).format(shape) if shape else self.made(o.name, poisoned(o.dtype))
+            )
+            self.writer.line(f"{self.name[o.name]} = {text}")
 
     # -- the launch
 
     def launch(self) -> None:
         rows = self.plan.ROWS
         grid = f"(triton.cdiv(M, {rows}),)" if self.plan.tiled else "(M,)"
+        grid = "(2,)" if self.plan.programs else grid
         options = [*self.constants, ("num_warps", self.plan.num_warps)]
         options.append(("num_stages", self.plan.num_stages))
         given = [self.given(a) for a in self.arguments] + [f"{n}={v}" for n, v in options]
@@ -174,6 +179,8 @@ class Script:
         sign = "ok ="
         for o, wanted in zip(self.program.outputs, formula.outputs(), strict=True):
             got = self.flat(self.name[o.name])
+            if o.summed:
+                got, wanted = f"{got}.double().sum(0)", f"({wanted}).sum(0)"
             roundings = {o.dtype, self.program.state, *formula.roundings()} & {*TOLERANCES}
             exact = dtype_kind(o.dtype) != "float"
             tolerance = "0" if exact else max((TOLERANCES[d] for d in roundings), key=float)

@@ -129,7 +129,7 @@ def _term_bounded(record: Record, f: Field, r: Field, clock: Clock) -> bool | No
 
 
 def _is_ratio(record: Record, f: Field) -> bool:
-    """A polynomial of ratios x / r, each r the largest |x|: it lies within its values on [-1, 1]."""
+    """A polynomial of ratios x / r, r the largest |x|: it lies within its values on [-1, 1]."""
     assert f.term is not None
     table, ratios = dict[Expr, Expr](), set[str]()
     for name in f.reads:

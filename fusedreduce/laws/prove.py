@@ -11,6 +11,7 @@ from typing import Any
 
 from fusedreduce.declare.record import Field, Record
 from fusedreduce.declare.reduction import require_reduction
+from fusedreduce.errors import DeclarationError
 from fusedreduce.ir.expr import const
 from fusedreduce.ir.show import show
 from fusedreduce.laws import states
@@ -19,32 +20,60 @@ from fusedreduce.laws.closure import Answer
 from fusedreduce.laws.complete import complete, gap, refusal
 from fusedreduce.laws.corrected import laws_of_corrected
 from fusedreduce.laws.decide import soon
+from fusedreduce.laws.definitions import stated
 from fusedreduce.laws.edges import choose_guards
 from fusedreduce.laws.facts import facts_of
 from fusedreduce.laws.general import laws_of_general
 from fusedreduce.laws.refute import digits, value
 from fusedreduce.laws.settle import Clock
+from fusedreduce.trace import function_line
 
 PROOF_S = 15.0
 
 
 def prove(R: Any) -> Certificate:
     """The certificate of a declaration: every law with its status. A wrong one raises nothing."""
-    record = R if isinstance(R, Record) else require_reduction(R, "prove(R)").record
+    if isinstance(R, Record):
+        return _proved(R)
+    return _with_parts(_proved(require_reduction(R, "prove(R)").record), R.parts)
+
+
+def _proved(record: Record) -> Certificate:
     lacking = gap(record) if record.form == "corrected" else None
     return certified(record)[1] if lacking is None else _without_correction(record, *lacking)
 
 
+def _with_parts(certificate: Certificate, parts: Iterable[Any]) -> Certificate:
+    """The certificate of a join, with what its parts say of their own definitions and gradients."""
+    own = [(part.__name__, prove(part)) for part in parts]
+    told = [
+        replace(law, field=name if not law.field else f"{name}.{law.field}")
+        for name, proof in own
+        for law in proof.laws
+        if law.name in ("definition", "gradient")
+    ]
+    stated = certificate.meaning_stated or (
+        bool(own) and all(proof.meaning_stated for _, proof in own)
+    )
+    if not told and stated == certificate.meaning_stated:
+        return certificate
+    return replace(certificate, laws=(*certificate.laws, *told), meaning_stated=stated)
+
+
 def certified(record: Record) -> tuple[Record, Certificate]:
     """The record with derived corrections, guards and commutative flag; its certificate."""
-    return _certified(record, record.functions.definition, record.line)
+    functions = record.functions
+    return _certified(record, functions.definition, functions.grad, record.line)
 
 
 @lru_cache(maxsize=512)
 def _certified(
-    record: Record, definition: Callable[..., Any] | None, line: str
+    record: Record,
+    definition: Callable[..., Any] | None,
+    grad: Callable[..., Any] | None,
+    line: str,
 ) -> tuple[Record, Certificate]:
-    """Records are equal whatever their definition and line: both belong to the key."""
+    """Records are equal whatever their functions and line: these belong to the key."""
     whole = complete(record)
     fields = tuple(
         replace(f, line=g.line) for f, g in zip(whole.fields, record.fields, strict=True)
@@ -62,9 +91,9 @@ def _certified(
     certificate = Certificate(
         name=record.name,
         form=record.form,
-        laws=(*laws, *_empty(whole)),
+        laws=(*laws, *_gradient(whole), *_empty(whole)),
         facts=facts,
-        meaning_stated=record.form == "corrected" or definition is not None,
+        meaning_stated=record.form == "corrected" or _states_all(record),
         subject=subject(whole),
         assumptions=_readable(clock.assumed),
         guards=guards,
@@ -74,7 +103,7 @@ def _certified(
 
 def _readable(assumed: Iterable[str]) -> tuple[str, ...]:
     """Assumptions about a reference on any side, told once: k != 0 for old.k != 0, new.k != 0."""
-    return tuple(sorted({re.sub(r"\b(old|mid|new|r)\.", "", text) for text in assumed}))
+    return tuple(sorted({re.sub(r"\b(a|b|c|old|mid|new|r)\.", "", text) for text in assumed}))
 
 
 def _without_correction(record: Record, f: Field, found: Answer) -> Certificate:
@@ -84,6 +113,25 @@ def _without_correction(record: Record, f: Field, found: Answer) -> Certificate:
     statement = f"a term moved to a new reference is the term at the new reference; {why.fact}"
     law = Law("faithfulness", f.name, status, statement, line=f.line, advice=why.do)
     return Certificate(record.name, record.form, (law,), Facts(), True, subject(record))
+
+
+def _states_all(record: Record) -> bool:
+    """Does the definition speak of every output?"""
+    if record.functions.definition is None:
+        return False
+    try:
+        return set(record.outputs) <= dict(stated(record)[1][1]).keys()
+    except DeclarationError:
+        return True  # the law of the definition tells the reason
+
+
+def _gradient(record: Record) -> list[Law]:
+    """A `grad` that the user states; nothing judges it yet, so that it is not proved."""
+    if record.functions.grad is None:
+        return []
+    statement = "`grad` is the derivative of the finish by every element"
+    line = function_line(record.functions.grad)
+    return [Law("gradient", "", Status.UNKNOWN, statement, "not judged", line=line)]
 
 
 def _empty(record: Record) -> list[Law]:

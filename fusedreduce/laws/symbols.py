@@ -143,8 +143,7 @@ class Tower:
         if c > 0 and self.is_zero(v):
             return self.zero
         whole, rest = c.numerator // c.denominator, c % 1
-        out = v**whole
-        return out * self.root(v, rest.denominator) ** rest.numerator if rest else out
+        return v**whole * self.root(v, rest.denominator) ** rest.numerator if rest else v**whole
 
     def log(self, v: Ratio) -> Ratio:
         out = self.zero
@@ -199,8 +198,8 @@ class Tower:
     def _positive_factors(self, v: Ratio, what: str) -> Iterator[tuple[Poly, int]]:
         """v > 0 as a product of positive powers base ** k; primes are bases too.
 
-        One odd factor whose sign is open is taken to have the sign that makes v positive, and
-        listed in `assumed`; a second one, or one in an even power, splits the case.
+        One odd factor with an open sign takes the sign that v needs, and is listed in `assumed`;
+        a second one, or one in an even power, splits the case.
         """
         if self.is_zero(v):
             raise Undefined(f"{what} of 0")

@@ -80,7 +80,7 @@ def collapse(sizes: Sequence[int], strides: Sequence[Strides]) -> tuple[Strides,
 def layout(program: Program, strides: Mapping[str, Sequence[int]]) -> Layout:
     """The layout of a program whose tensors (inputs and outputs, by name) have these strides."""
     dims = {i.name: i.dims for i in program.inputs if not i.number}
-    dims |= {o.name: o.dims for o in program.outputs}
+    dims |= {o.name: o.dims for o in program.outputs if not o.summed}
     by_axis = {n: axis_strides(d, strides[n], program.size) for n, d in dims.items()}
     halves = []
     for axes in (program.outer, program.reduced):

@@ -15,6 +15,8 @@ BYTES = {
 LOOP_BLOCK = 4096  # columns of a step when the row does not fit
 MAX_BLOCK = 16384  # the longest row kept in registers, in 4-byte values
 SHORT_TILE = 2048  # elements of a program that takes several short rows
+IN_FLIGHT = 8192  # numbers a multiprocessor and stage, of a persistent kernel
+PROCESSORS = 132  # of the device that a plan made without one is for
 STRIDED_TILE = (64, 64)  # rows x columns when neighbouring columns lie far apart
 
 
@@ -26,6 +28,7 @@ class RowPlan:
     strategy      "block": the row on chip, each operand read once; "loop": BLOCK columns a step,
                   one pass a level and one for the outputs that are elements
     even          N is a multiple of BLOCK: no tile needs a column mask
+    programs      0: one program a tile of rows; else so many, each going through its share of them
     bytes_moved   of one call, each operand read once a pass and each output written once
     """
 
@@ -37,13 +40,18 @@ class RowPlan:
     even: bool
     bytes_moved: int
     passes: int
+    programs: int = 0
 
     @property
     def tiled(self) -> bool:
-        """Does a program hold several rows at once?"""
-        return self.ROWS > 1
+        """Is a tile (ROWS, BLOCK)? Else one row, (BLOCK,)."""
+        return self.ROWS > 1 or self.programs > 0
 
     def describe(self) -> str:
+        if self.programs:
+            return (
+                f"persistent, {self.ROWS} rows a step, BLOCK {self.BLOCK}, {self.num_warps} warps"
+            )
         steps = "one program a row" if self.ROWS == 1 else f"{self.ROWS} rows a program"
         passes = "one pass" if self.passes == 1 else f"{self.passes} passes"
         how = "the row in one block" if self.strategy == "block" else passes
@@ -54,11 +62,15 @@ def next_power_of_two(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
-def plan(program: Program, layout: Layout, strategy: str | None = None) -> RowPlan:
+def plan(
+    program: Program, layout: Layout, strategy: str | None = None, processors: int = PROCESSORS
+) -> RowPlan:
     """The schedule for these sizes and strides; `strategy` forces "block" or "loop" (for tests)."""
     columns = program.columns
     block = next_power_of_two(columns)
     strided = reads_strided(program, layout)
+    if program.sums:
+        return persistent(program, block, processors)
     if strategy is None:
         strategy = "block" if fits(program, layout, block, strided) else "loop"
     if strategy == "loop":
@@ -81,6 +93,34 @@ def plan(program: Program, layout: Layout, strategy: str | None = None) -> RowPl
         bytes_moved=bytes_moved(program, passes),
         passes=passes,
     )
+
+
+def persistent(program: Program, block: int, processors: int) -> RowPlan:
+    """Few programs that go through all rows with the columns' sums in registers.
+
+    R * k * BLOCK = 8192 numbers in flight a multiprocessor and stage, k programs on each, k * w = 8
+    warps: every winner of the measurements behind this holds two stages of as many bytes.
+    """
+    shared = 4 if block <= 256 else 2 if block <= 1024 else 1
+    rows = max(1, min(IN_FLIGHT // (block * shared), 8))
+    warps = 8 // shared * state_width(program)
+    return RowPlan(
+        strategy="block",
+        ROWS=rows,
+        BLOCK=block,
+        num_warps=max(warps // (2 if block <= 256 else 1), 1),
+        num_stages=3,
+        even=program.columns % block == 0,
+        bytes_moved=bytes_moved(program, 1),
+        passes=1,
+        programs=max(1, min(shared * processors, -(-program.rows // rows))),
+    )
+
+
+def sums_fit(program: Program) -> bool:
+    """May the columns' sums of a program stay in registers beside a row?"""
+    block = next_power_of_two(program.columns) * state_width(program)
+    return len(program.reduced) == 1 and block <= IN_FLIGHT
 
 
 def is_element(program: Program, name: str) -> bool:
@@ -148,7 +188,7 @@ def loop_block(program: Program) -> int:
 def element_outputs(program: Program) -> tuple[Output, ...]:
     """Outputs that vary along the reduced axes: they need a pass of their own in a loop."""
     reduced = {a.name for a in program.reduced}
-    return tuple(o for o in program.outputs if o.axes & reduced)
+    return tuple(o for o in program.outputs if o.axes & reduced and not o.summed)
 
 
 def passes_of(program: Program) -> int:

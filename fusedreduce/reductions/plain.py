@@ -175,7 +175,7 @@ class TopTwo(Reduction):
     """The largest x_j and the second largest: equal where the largest stands twice.
 
     >>> import torch, fusedreduce as fr
-    >>> fr.reduce(TopTwo, torch.tensor([1.0, 3.0, 2.0]), trust=True)
+    >>> fr.reduce(TopTwo, torch.tensor([1.0, 3.0, 2.0]))
     {'first': tensor(3.), 'second': tensor(2.)}
     """
 
@@ -191,11 +191,6 @@ class TopTwo(Reduction):
 
     def finish(first, second):
         return {"first": first, "second": second}
-
-    def definition(x):
-        first = torch.amax(x)
-        below = torch.amax(torch.where(x == first, -INF, x))
-        return {"first": first, "second": torch.where(torch.sum(x == first) > 1, first, below)}
 
 
 class AnyOf(Reduction):

@@ -75,7 +75,7 @@ class Differentiable(torch.autograd.Function):
         return (
             None,
             None,
-            *(found[m] if w else None for m, w in zip(plan.names, wanted, strict=True)),
+            *(found.get(m) if w else None for m, w in zip(plan.names, wanted, strict=True)),
         )
 
 
@@ -88,11 +88,8 @@ def again(
 ) -> list[Tensor | None]:
     """Differentiate the meaning, run again on the inputs themselves."""
     twice = torch.is_grad_enabled()  # somebody will differentiate this backward
-    given = [
-        t.detach().requires_grad_() if w and not twice else t
-        for t, w in zip(inputs, wanted, strict=True)
-    ]
     with torch.enable_grad():
+        given = [_apart(t, twice) if w else t for t, w in zip(inputs, wanted, strict=True)]
         outputs = plan.meaning({**dict(zip(plan.names, given, strict=True)), **fixed})
     pairs = [
         (o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None and o.requires_grad
@@ -107,3 +104,8 @@ def again(
         )
     )
     return [next(found) if w else None for w in wanted]
+
+
+def _apart(tensor: Tensor, twice: bool) -> Tensor:
+    """The same numbers as a tensor of its own: one argument may be made from another, or be it."""
+    return tensor.view_as(tensor) if twice else tensor.detach().requires_grad_()

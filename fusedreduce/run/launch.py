@@ -137,7 +137,8 @@ def program_strides(
 ) -> dict[str, tuple[int, ...]]:
     """The strides of every tensor of a program; new outputs are row-major."""
     strides = {i.name: tuple(tensors[i.name].stride()) for i in program.inputs if not i.number}
-    return strides | {o.name: contiguous(output_shape(program, o)) for o in program.outputs}
+    made = {o.name: contiguous(output_shape(program, o)) for o in program.outputs if not o.summed}
+    return strides | made
 
 
 def prepare(
@@ -160,10 +161,10 @@ def prepare(
         function=getattr(module, kernel.name),
         module=module,
         kernel=kernel,
-        grid=(-(-program.rows // plan.ROWS), 1, 1),
+        grid=(plan.programs or -(-program.rows // plan.ROWS), 1, 1),
         tensors=tuple(i.name for i in program.inputs if not i.number),
         numbers=numbers,
-        outputs=tuple(allocation(program, o) for o in program.outputs),
+        outputs=tuple(allocation(program, o, plan.programs) for o in program.outputs),
         integers=tuple(integers),
         options=dict(kernel.constants)
         | {"num_warps": plan.num_warps, "num_stages": plan.num_stages},
@@ -171,8 +172,10 @@ def prepare(
     )
 
 
-def allocation(program: Program, output: Output) -> Allocation:
+def allocation(program: Program, output: Output, programs: int) -> Allocation:
     """NOTE: Triton's interpreter truncates to bfloat16 (3.6 to 3.9): torch rounds instead."""
     dtype = getattr(torch, output.dtype)
     narrow = interpreting() and dtype == torch.bfloat16
-    return Allocation(output_shape(program, output), dtype, torch.float32 if narrow else dtype)
+    shape = output_shape(program, output)
+    shape = (programs, *shape) if output.summed else shape
+    return Allocation(shape, dtype, torch.float32 if narrow else dtype)

@@ -121,6 +121,12 @@ def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:
     return y if max is None else emit("minimum", y, max)
 
 
+def _relu(x: Any) -> Any:
+    """NaN stays; the slope at 0 is 0, as torch's is (that of a clamp is 1)."""
+    zero = 0 if kind_of(x) == "int" else 0.0
+    return _where(emit("le", x, zero, kind="bool"), zero, x)
+
+
 def _pair(op: str) -> Callable[..., Any]:
     def function(*args: Any) -> Any:
         if len(args) != 2:
@@ -164,6 +170,14 @@ def _round(x: Any, *, decimals: int = 0) -> Any:
     if decimals:
         raise refuse("torch.round(decimals=...)", do="scale, round and scale back yourself")
     return emit("round", x)
+
+
+def _detach(x: Any) -> Any:
+    raise refuse(
+        "detach inside a fused function",
+        expected="operations whose gradient is that of their formula",
+        do="detach the argument before the call, or compute what is detached outside",
+    )
 
 
 def _like(value: float) -> Callable[..., Any]:
@@ -228,7 +242,7 @@ FUNCTIONS.update(
         "clamp": _clamp,
         "clamp_min": lambda x, min: _clamp(x, min=min),
         "clamp_max": lambda x, max: _clamp(x, max=max),
-        "relu": lambda x, inplace=False: _clamp(x, min=0 if kind_of(x) == "int" else 0.0),
+        "relu": lambda x, inplace=False: _relu(x),
         "max": _pair("maximum"),
         "min": _pair("minimum"),
         "round": _round,
@@ -252,7 +266,7 @@ FUNCTIONS.update(
         "int": _cast(torch.int32),
         "long": _cast(torch.int64),
         "bool": _truth,
-        "detach": lambda x: x,
+        "detach": _detach,
         "clone": lambda x: x,
         "contiguous": lambda x: x,
     }

@@ -17,7 +17,6 @@ CASES = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::fusedreduce.errors.ProofWarning")
 @pytest.mark.parametrize(("R", "strategy"), CASES, ids=lambda v: getattr(v, "__name__", v))
 def test_printed(R: type, strategy: str) -> None:
     meaning = MEANINGS[R]
