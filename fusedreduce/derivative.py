@@ -68,17 +68,22 @@ def parts_of(program: Program) -> int:
     return max((d for d in range(1, wish + 1) if size % d == 0), default=1)
 
 
+def kernels(made: Backward) -> tuple[Program, ...]:
+    """The programs that a backward on a GPU runs: one where the columns' sums fit, else two."""
+    if made.joined is not None and row_plans.sums_fit(made.joined):
+        return (made.joined,)
+    return (made.rows,) if made.columns is None else (made.rows, made.columns)
+
+
 def backward_runner(
     program: Program, made: Backward, implementation: str, origin: str
 ) -> Callable[[Mapping[str, Any]], dict[str, Tensor]]:
-    """The gradients by input name: one kernel where the columns' sums fit beside a row, else two."""
-    if made.joined is not None and implementation == "triton" and row_plans.sums_fit(made.joined):
-        joined = ProgramRunner(made.joined, implementation, origin)
-        return lambda values: finished(made, named(joined, values), {}, values)
-    rows = ProgramRunner(made.rows, implementation, origin)
-    if made.columns is None:
+    """The gradients by input name."""
+    programs = kernels(made) if implementation == "triton" else (made.rows, made.columns)
+    rows, *rest = (ProgramRunner(p, implementation, origin) for p in programs if p is not None)
+    if not rest:
         return lambda values: finished(made, named(rows, values), {}, values)
-    columns = ProgramRunner(made.columns, implementation, origin)
+    (columns,) = rest
     sizes = [a.size for a in program.reduced]
 
     def run(values: Mapping[str, Any]) -> dict[str, Tensor]:

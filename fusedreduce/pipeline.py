@@ -7,6 +7,7 @@ next one with the same shapes only runs.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -41,6 +42,7 @@ from fusedreduce.torch_reductions import TORCH_REDUCTIONS
 from fusedreduce.trace import Names
 
 IMPLEMENTATIONS = (None, "eager", "tiles", "triton", "gluon")
+ONE_AT_A_TIME = threading.RLock()  # tracing and proofs: mpmath's precision is one for all threads
 MOST_PREPARED = 512  # calls of different shapes remembered for one task
 
 
@@ -71,7 +73,8 @@ def certified(record: Record, trust: bool = False) -> tuple[Record, str]:
     """
     from fusedreduce import laws
 
-    complete, certificate = laws.certified(record)
+    with ONE_AT_A_TIME:
+        complete, certificate = laws.certified(record)
     certificate.raise_if_refuted()
     if not certificate.proved and not trust and certificate.hash not in _warned:
         _warned.add(certificate.hash)
@@ -292,7 +295,8 @@ class Runner:
             raise
         ready = self.prepared.get(key)
         if ready is None:
-            ready = self.prepared[key] = prepare(self.task, values, impl, trust)
+            with ONE_AT_A_TIME:
+                ready = self.prepared[key] = prepare(self.task, values, impl, trust)
             if len(self.prepared) > MOST_PREPARED:
                 self.prepared.popitem(last=False)
         return ready
@@ -300,7 +304,9 @@ class Runner:
 
 def _key(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.shape, value.stride(), value.dtype, value.device, value.layout
+        return (
+            value.shape, value.stride(), value.dtype, value.device, value.layout, value.is_neg()
+        )  # fmt: skip
     if isinstance(value, float):
         return float
     return _fixed(value)
@@ -365,6 +371,10 @@ def require_served(values: Mapping[str, Any]) -> None:
                     came="a nested one" if t.is_nested else f"{t.layout} of {t.dtype}",
                     do=f"convert it: {name}.to_dense(), or {name}.dequantize()",
                 )
+            )
+        if t.is_neg():  # memory holds the values with the other sign
+            raise OperandError(
+                message(f"`{name}` is a lazily negated view", do=f"pass {name}.resolve_neg()")
             )
         require_dtype(f"`{name}`", t.dtype)
     one_device(values)

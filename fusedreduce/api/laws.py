@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusedreduce.declare.reduction import Reduction, require_reduction
+from fusedreduce.pipeline import ONE_AT_A_TIME
 
 
 def prove(R: type[Reduction]) -> Any:
@@ -19,7 +20,8 @@ def prove(R: type[Reduction]) -> Any:
     """
     from fusedreduce import laws
 
-    return laws.prove(require_reduction(R))
+    with ONE_AT_A_TIME:
+        return laws.prove(require_reduction(R))
 
 
 def derive(
@@ -36,4 +38,5 @@ def derive(
     """
     from fusedreduce import laws
 
-    return laws.derive(term, reference=reference, companions=companions, parameters=parameters)
+    with ONE_AT_A_TIME:
+        return laws.derive(term, reference=reference, companions=companions, parameters=parameters)

@@ -113,7 +113,7 @@ class Tower:
         if len(v.den) == 1:
             ((_, below),) = v.den.terms()
             for exponents, c in v.num.terms():
-                unit = ratio(self.ring.from_dict({exponents: ZZ(1)}), v.den)
+                unit = ratio(self.ring.from_dict({exponents: ZZ(1)}), v.den * 1)
                 yield unit * self.number(below), Fraction(int(c), int(below))
         else:
             lead = Fraction(int(v.num.LC), int(v.den.LC))

@@ -16,6 +16,7 @@ LOOP_BLOCK = 4096  # columns of a step when the row does not fit
 MAX_BLOCK = 16384  # the longest row kept in registers, in 4-byte values
 SHORT_TILE = 2048  # elements of a program that takes several short rows
 IN_FLIGHT = 8192  # numbers a multiprocessor and stage, of a persistent kernel
+STAGED_BYTES = 163840  # of a multiprocessor's shared memory, for operands of the next two steps
 PROCESSORS = 132  # of the device that a plan made without one is for
 STRIDED_TILE = (64, 64)  # rows x columns when neighbouring columns lie far apart
 
@@ -102,7 +103,9 @@ def persistent(program: Program, block: int, processors: int) -> RowPlan:
     warps: every winner of the measurements behind this holds two stages of as many bytes.
     """
     shared = 4 if block <= 256 else 2 if block <= 1024 else 1
-    rows = max(1, min(IN_FLIGHT // (block * shared), 8))
+    fit = STAGED_BYTES // (2 * shared * staged_bytes(program, block))
+    rows = max(1, min(IN_FLIGHT // (block * shared), fit, 8))
+    rows = next_power_of_two(rows + 1) // 2
     warps = 8 // shared * state_width(program)
     return RowPlan(
         strategy="block",
@@ -119,8 +122,16 @@ def persistent(program: Program, block: int, processors: int) -> RowPlan:
 
 def sums_fit(program: Program) -> bool:
     """May the columns' sums of a program stay in registers beside a row?"""
-    block = next_power_of_two(program.columns) * state_width(program)
-    return len(program.reduced) == 1 and block <= IN_FLIGHT
+    block = next_power_of_two(program.columns)
+    small = block * state_width(program) <= IN_FLIGHT
+    staged = 2 * staged_bytes(program, block) <= STAGED_BYTES
+    return len(program.reduced) == 1 and small and staged
+
+
+def staged_bytes(program: Program, block: int) -> int:
+    """Of one row of every element operand, as it waits in shared memory for its turn."""
+    names = [i.name for i in program.inputs if not i.number and is_element(program, i.name)]
+    return max(1, block * sum(BYTES[program.by_name[n].dtype] for n in names))
 
 
 def is_element(program: Program, name: str) -> bool:

@@ -46,11 +46,12 @@ def store(path: Path, source: str) -> Path:
     """Write the file unless it is there with the same text; others may do so at the same time."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     refuse_shared(path.parent)
-    if path.exists() and path.read_text() == source:
+    text = source.encode()
+    if path.exists() and path.read_bytes() == text:
         return path
     handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    with os.fdopen(handle, "w") as file:
-        file.write(source)
+    with os.fdopen(handle, "wb") as file:
+        file.write(text)
         file.flush()
         os.fsync(file.fileno())
     Path(temporary).replace(path)

@@ -80,7 +80,7 @@ class Launch:
 
     def __call__(self, values: Mapping[str, Any]) -> list[torch.Tensor]:
         """Run on tensors and numbers by input name; answers the outputs in order."""
-        inputs = [values[n].resolve_neg() for n in self.tensors]  # what lies in memory
+        inputs = [values[n] for n in self.tensors]
         device = inputs[0].device
         made = [torch.empty(o.shape, dtype=o.written, device=device) for o in self.outputs]
         arguments = (*inputs, *made, *(values[n] for n in self.numbers), *self.integers)

@@ -14,6 +14,7 @@ import textwrap
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Block:
 def blocks(text: str) -> list[Block]:
     fences = list(FENCE.finditer(text))
     found = []
-    for fence, after in zip(fences, [*fences[1:], None], strict=True):
+    for fence, after in pairwise([*fences, None]):
         if fence[1] == "python":
             shown = after is not None and after[1] == "text"
             shown = shown and not text[fence.end() : after.start()].strip()
@@ -85,7 +86,9 @@ def run(page: Path) -> Iterator[tuple[Block, str]]:
 def complaint(page: Path, block: Block, raised: Exception | None) -> str:
     if raised is None:
         return f"{place(page, block.line)}: the block should raise {block.raises}; it ran"
-    lines = [f.lineno for f in traceback.extract_tb(raised.__traceback__) if f.filename == f"{page}"]
+    lines = [
+        f.lineno for f in traceback.extract_tb(raised.__traceback__) if f.filename == f"{page}"
+    ]
     expected = f" (not {block.raises})" if block.raises else ""
     where = place(page, (lines[-1] if lines else None) or block.line)
     return f"{where}: {type(raised).__name__}{expected}: {raised}"
