@@ -17,16 +17,16 @@ Prints:
     def log_softmax(x_ptr, y_ptr, N, x_row_stride, y_row_stride, BLOCK: tl.constexpr):
         row = tl.program_id(0).to(tl.int64)
         column = tl.arange(0, BLOCK)  # (BLOCK,)
-        m = tl.full((), float("-inf"), tl.float32)  # ()
-        s = tl.full((), 0.0, tl.float32)  # ()
+        m = tl.full((), float("-inf"), tl.float32)
+        s = tl.full((), 0.0, tl.float32)
         for start in range(0, N, BLOCK):
             x = tl.load(x_ptr + row * x_row_stride + start + column)  # (BLOCK,)
-            m_new = tl.maximum(m, tl.max(x, 0))  # ()
-            m_read = neutral_m(m_new)  # ()
-            m_old = old_or_new_m(m, m_read)  # ()
-            s = correct_s(s, m_old, m_read) + tl.sum(term_s(x, m_read), 0)  # ()
-            m = m_new  # ()
-        logsumexp = finish(m, s)  # ()
+            m_new = tl.maximum(m, tl.max(x, 0))
+            m_read = neutral_m(m_new)
+            m_old = old_or_new_m(m, m_read)
+            s = correct_s(s, m_old, m_read) + tl.sum(term_s(x, m_read), 0)
+            m = m_new
+        logsumexp = finish(m, s)
         for start in range(0, N, BLOCK):
             x = tl.load(x_ptr + row * x_row_stride + start + column)  # (BLOCK,)
             y = x - logsumexp  # (BLOCK,)
@@ -72,7 +72,8 @@ def main():
     # 131072 scores are too many to hold: the kernel loops, corrects, and reads them a second time.
     # Above this function the printed file has one small helper for each lambda of the declaration.
     source = log_softmax.source(torch.empty(64, 131072))
-    print("\n@triton.jit" + source.split("@triton.jit")[-1])
+    kernel = source.split("@triton.jit")[-1].split("\n\n\n")[0]
+    print("\n@triton.jit" + kernel)
 
 
 if __name__ == "__main__":

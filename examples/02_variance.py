@@ -14,7 +14,7 @@ Prints:
     pixels                     SumOfSquares   Welford   Moments torch.var
     as they are                       1e-07     1e-07     6e-09     6e-09
     on a sensor's black level         2e-03     1e-07     6e-09     6e-09
-    as hours since 1970               5e+02     2e-05     1e-07     2e-06
+    as hours since 1970               1e+03     2e-05     1e-07     5e-05
     beside an identifier              7e+05     7e-02     6e-09     2e-02
 """
 

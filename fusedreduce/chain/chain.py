@@ -40,7 +40,7 @@ class Chain:
     axes: Axes = field(default_factory=Axes)
     inputs: dict[str, tuple[TracedTensor, bool]] = field(default_factory=dict)
     stages: list[TracedStage] = field(default_factory=list)
-    device: torch.device = torch.device("cpu")
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def input(self, name: str, tensor: torch.Tensor) -> TracedTensor:
         dims = tuple((Atom(n),) for n in tensor.shape)

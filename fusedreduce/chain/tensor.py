@@ -102,8 +102,9 @@ def _as_torch(result: Any, meta: Any) -> Any:
     dtype = getattr(meta, "dtype", None)
     if result.meta is None:
         result.meta = meta
-        wraps = dtype is not None and result.kind == "int" and result.expr.op in _WRAPPING
-        return _converted(result, dtype) if wraps and dtype != torch.int64 else result
+        narrow = dtype is not None and dtype != torch.int64
+        wraps = narrow and result.kind == "int" and result.expr.op in _WRAPPING
+        return _converted(result, dtype) if wraps else result
     if result.meta.shape != meta.shape:
         raise refuse(
             "torch answers another shape here",
@@ -114,7 +115,7 @@ def _as_torch(result: Any, meta: Any) -> Any:
     return result if result.meta.dtype == dtype else _converted(result, dtype)
 
 
-def _converted(value: TracedTensor, dtype: torch.dtype) -> TracedTensor:
+def _converted(value: TracedTensor, dtype: Any) -> TracedTensor:
     name = str(dtype).removeprefix("torch.")
     made: TracedTensor = value.convert(name, kind_of_dtype(name))
     made.meta = torch.empty(value.meta.shape, dtype=dtype, device="meta")

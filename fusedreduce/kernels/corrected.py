@@ -228,7 +228,7 @@ class CorrectedPrinter(StagePrinter):
         return read | {f.name for f in self.record.fields if f.is_reference and f.kind != "First"}
 
     def is_lane_sum(self, f: Field) -> bool:
-        """May every lane keep a sum of its own until the loop ends? Nothing in the loop reads it."""
+        """May each lane keep a sum of its own until the loop ends? Nothing there reads it."""
         free = f.kind == "Sum" and not self.is_corrected(f) and f.name not in self.kept()
         return free and not self.is_count(f)
 

@@ -13,8 +13,8 @@ from fusedreduce.kernels.functions import FUNCTIONS
 
 TAKEN = frozenset((
     "tl", "triton", "torch", "row", "column", "inside", "row_inside", "start", "first", "BLOCK",
-    "ROWS", "M", "N", "j", "max_propagating", "min_propagating", "multiply", "float", "abs", "range",
-    "main", "compare", "num_warps", "num_stages", "num_ctas", "maxnreg",
+    "ROWS", "M", "N", "j", "max_propagating", "min_propagating", "multiply", "float", "abs",
+    "range", "main", "compare", "num_warps", "num_stages", "num_ctas", "maxnreg",
 ))  # fmt: skip
 _PRINTED = re.compile(r"(row|column)_\d+|[RC]\d+|.*_ptr|.*_stride(_\d+)?")
 _VERBS = {

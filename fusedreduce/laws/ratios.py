@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from math import gcd
+from math import comb, gcd
 from typing import Any, TypeAlias
 
 Poly: TypeAlias = Any  # sympy's PolyElement over ZZ
 Exponents: TypeAlias = "tuple[int, ...]"
+
+HIGHEST = 2000  # degree in which common factors are looked for
+LONGEST_BITS, MOST_TERMS = 1 << 14, 5000  # of a number and a polynomial that are powers
 
 
 @dataclass(frozen=True)
@@ -53,10 +56,25 @@ def ratio(num: Poly, den: Poly) -> Ratio:
     if not num:
         return Ratio(num, den.ring.one)
     if len(den) > 1:
+        if max(degree(num), degree(den)) > HIGHEST:
+            raise OutOfTime
         num, den = num.cancel(den)
     elif den != 1:
         num, den = _over_a_term(num, den)
     return Ratio(-num, -den) if den.LC < 0 else Ratio(num, den)
+
+
+def degree(p: Poly) -> int:
+    """The highest power of a generator."""
+    return max((max(m) for m in p), default=0)
+
+
+def powers_within_reach(v: Ratio, k: int) -> bool:
+    """Is v ** k a number, or a polynomial, of a size that can be computed?"""
+    if v.constant is not None:
+        longest = max(abs(int(v.num.coeff(1))), int(v.den.coeff(1))).bit_length()
+        return abs(k) * longest <= LONGEST_BITS
+    return all(comb(abs(k) + len(p) - 1, len(p) - 1) <= MOST_TERMS for p in (v.num, v.den))
 
 
 def _over_a_term(num: Poly, den: Poly) -> tuple[Poly, Poly]:

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any, Protocol, TypeAlias
 
 from fusedreduce.ir.expr import Expr
-from fusedreduce.laws.ratios import Ratio, Undefined
+from fusedreduce.laws.ratios import Ratio, Undefined, powers_within_reach
 from fusedreduce.laws.symbols import Tower
 
 
@@ -64,7 +64,7 @@ def divide(reader: Reader, a: Ratio, b: Ratio) -> Ratio:
 def power(reader: Reader, a: Ratio, b: Ratio) -> Ratio:
     exponent = b.constant
     if exponent is not None:
-        if exponent.denominator > 10**6:
+        if exponent.denominator > 10**6 or not powers_within_reach(a, int(exponent)):
             raise Unsupported("pow with a long exponent")
         if exponent < 0 and not reader.is_nonzero(a):
             reader.tower.divisors[a.num] = None

@@ -20,6 +20,7 @@ from sympy.polys.rings import ring
 
 from fusedreduce.laws.rationals import primes
 from fusedreduce.laws.ratios import (
+    HIGHEST,
     Atom,
     Exponents,
     Grow,
@@ -27,8 +28,11 @@ from fusedreduce.laws.ratios import (
     Poly,
     Ratio,
     Undefined,
+    degree,
     ratio,
 )
+
+MOST_TURNS = 64  # of an angle: sin(64 x) by sin x and cos x
 
 
 class Tower:
@@ -178,6 +182,8 @@ class Tower:
         sine, cosine = self.zero, self.one
         for unit, c in self.parts(v):
             k = self._multiple(c)
+            if abs(k) > MOST_TURNS:
+                raise OutOfTime
             s1, c1 = self.atom("sin", unit), self.atom("cos", unit)
             a, b = self.zero, self.one
             for _ in range(abs(k)):
@@ -231,6 +237,8 @@ class Tower:
             ((exponents, c),) = p.terms()
             return int(c), [(self.gens[i], exponents[i]) for i in used]
         self.check_time()
+        if degree(p) > HIGHEST:  # then it counts as irreducible
+            return 1, [(p, 1)]
         small, *_ = ring([f"h{i}" for i in used], ZZ)
         terms = {tuple(m[i] for i in used): c for m, c in p.terms()}
         content, factors = small.from_dict(terms).factor_list()

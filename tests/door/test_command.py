@@ -198,7 +198,7 @@ def test_a_missing_companion_is_named(run) -> None:
 # ---- what is refused ---------------------------------------------------------------------------
 
 REFUSED = {
-    "near names": (("show", "logsumex"), ("has no 'logsumex'", "did you mean LogSumExp?")),
+    "near names": (("show", "logsumex"), ("has no 'logsumex'", "did you mean LogSumExp")),
     "no file": (("prove", "nowhere.py:Total"), ("nowhere.py is not a Python file",)),
     "no name": (("prove", "{file}:Rnage"), ("has no 'Rnage'", "did you mean Range?")),
     "which name": (("prove", "{file}"), ("which declaration?", "Inverted, Range")),

@@ -1,4 +1,4 @@
-"""The printed backward on the device: every fused function, every floating argument, twice the same."""
+"""The printed backward on the device: every fused function, every floating argument."""
 
 from __future__ import annotations
 

@@ -16,7 +16,10 @@ RECOMPUTED = {"weighted_values"}  # by differentiating the meaning: its two stag
 @pytest.mark.parametrize("case", chains.CASES, ids=lambda c: c.name)
 @pytest.mark.parametrize(
     ("rows", "columns", "dtype"),
-    [(3, 17, torch.float64), (4, 70, torch.float32), (130, 33, torch.float32), (3, 40, torch.bfloat16)],
+    [
+        (3, 17, torch.float64), (4, 70, torch.float32), (130, 33, torch.float32),
+        (3, 40, torch.bfloat16),
+    ],
     ids=str,
 )  # fmt: skip
 def test_gradients(case: chains.Case, rows: int, columns: int, dtype: torch.dtype) -> None:
