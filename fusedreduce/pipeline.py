@@ -22,26 +22,19 @@ from fusedreduce.chain import Chain, TracedTensor
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
 from fusedreduce.derivative import VERSION, differentiable
-from fusedreduce.errors import (
-    DeviceError,
-    DtypeError,
-    NotFusible,
-    OperandError,
-    OptionError,
-    ProofWarning,
-    message,
-)
+from fusedreduce.errors import NotFusible, ProofWarning, message
 from fusedreduce.kernels.rows import PrintedKernel, print_rows
 from fusedreduce.plan import rows as row_plans
 from fusedreduce.plan.layout import Layout, layout
 from fusedreduce.plan.rows import RowPlan
 from fusedreduce.program import Program
+from fusedreduce.request import choose, key_of, one_device, require_served
 from fusedreduce.run import autograd, launch, tiles
 from fusedreduce.run.autograd import Plan
+from fusedreduce.structure import flatten, leaves, rebuild
 from fusedreduce.torch_reductions import TORCH_REDUCTIONS
 from fusedreduce.trace import Names
 
-IMPLEMENTATIONS = (None, "eager", "tiles", "triton", "gluon")
 ONE_AT_A_TIME = threading.RLock()  # tracing and proofs: mpmath's precision is one for all threads
 MOST_PREPARED = 512  # calls of different shapes remembered for one task
 
@@ -66,6 +59,12 @@ class Task(Protocol):
 _warned: set[str] = set()
 
 
+def _warn_once(what: str, text: str) -> None:
+    if what not in _warned:
+        _warned.add(what)
+        warnings.warn(text, ProofWarning, stacklevel=4)
+
+
 def certified(record: Record, trust: bool = False) -> tuple[Record, str]:
     """The record with derived corrections and chosen guards, and its certificate in one line.
 
@@ -76,9 +75,14 @@ def certified(record: Record, trust: bool = False) -> tuple[Record, str]:
     with ONE_AT_A_TIME:
         complete, certificate = laws.certified(record)
     certificate.raise_if_refuted()
-    if not certificate.proved and not trust and certificate.hash not in _warned:
-        _warned.add(certificate.hash)
-        warnings.warn(str(certificate), ProofWarning, stacklevel=3)
+    if not certificate.proved and not trust:
+        _warn_once(certificate.hash, str(certificate))
+    if certificate.facts.bounded is False and not trust:
+        _warn_once(
+            f"bounded {certificate.hash}",
+            f"{record.name}: a term or correction grows without bound as its reference moves; it "
+            "may overflow where the result would not",
+        )
     flat = [o for o, how in certificate.facts.gauge if how in ("free", "first order")]
     gauge = record.outputs if record.jointly_gauge else tuple(flat)
     complete = replace(complete, gauge=gauge)
@@ -87,13 +91,6 @@ def certified(record: Record, trust: bool = False) -> tuple[Record, str]:
 
 
 # ---- trace, plan, print ------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """The place of one output in what the function returns."""
-
-    index: int
 
 
 @dataclass(frozen=True)
@@ -131,64 +128,6 @@ def trace_task(task: Task, values: Mapping[str, Any], trust: bool) -> Traced:
     if not outputs:
         raise NotFusible(message("a fused function returns no tensor", where=task.origin))
     return Traced(chain.program(task.name, outputs, names), structure, tuple(certificates))
-
-
-def flatten(
-    value: Any, outputs: dict[str, TracedTensor], taken: set[str], names: Names, wish: str
-) -> Any:
-    """Collect the tensors of a result under names of their own; answer its structure."""
-    if isinstance(value, TracedTensor):
-        require_tensor(value)
-        local = next((n for n, v in names.locals.items() if v is value and n not in taken), wish)
-        name, count = local, 2
-        while name in outputs or name in taken:
-            name, count = f"{local}_{count}", count + 1
-        outputs[name] = value
-        return Leaf(len(outputs) - 1)
-    if isinstance(value, dict):
-        return {k: flatten(v, outputs, taken, names, str(k) or wish) for k, v in value.items()}
-    if isinstance(value, (tuple, list)):
-        return alike(value, [flatten(v, outputs, taken, names, wish) for v in value])
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value
-    raise NotFusible(
-        message(
-            "a fused function returns something else",
-            expected="tensors computed from its arguments, None and Python numbers, in dicts, "
-            "tuples and lists",
-            came=f"a {type(value).__name__}",
-            do="return it from a function around the fused one",
-        )
-    )
-
-
-def require_tensor(value: TracedTensor) -> None:
-    if not isinstance(value.meta, torch.Tensor):
-        raise NotFusible(
-            message(
-                "a fused function returns a number computed from float arguments",
-                expected="tensors computed from its arguments",
-                came=f"{value.expr!r}",
-                do="compute it outside",
-            )
-        )
-
-
-def rebuild(structure: Any, tensors: list[torch.Tensor]) -> Any:
-    """The result of the user's function, with tensors in the places of leaves."""
-    if isinstance(structure, Leaf):
-        return tensors[structure.index]
-    if isinstance(structure, dict):
-        return {k: rebuild(v, tensors) for k, v in structure.items()}
-    if isinstance(structure, (tuple, list)):
-        return alike(structure, [rebuild(v, tensors) for v in structure])
-    return structure
-
-
-def alike(value: Any, items: list[Any]) -> Any:
-    """The items in a list, a tuple or a named tuple, as `value` is one."""
-    make = getattr(type(value), "_make", type(value))
-    return make(items)
 
 
 @dataclass(frozen=True)
@@ -289,7 +228,7 @@ class Runner:
 
     def find(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
         try:
-            key = (impl, trust, *(_key(v) for v in values.values()), *values)
+            key = (impl, trust, *(key_of(v) for v in values.values()), *values)
         except RuntimeError:  # a tensor without strides
             require_served(values)
             raise
@@ -300,34 +239,6 @@ class Runner:
             if len(self.prepared) > MOST_PREPARED:
                 self.prepared.popitem(last=False)
         return ready
-
-
-def _key(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return (
-            value.shape, value.stride(), value.dtype, value.device, value.layout, value.is_neg()
-        )  # fmt: skip
-    if isinstance(value, float):
-        return float
-    return _fixed(value)
-
-
-def _fixed(value: Any) -> Any:
-    """What is fixed at tracing, as a key: 1, 1.0 and True are three values, in tuples too."""
-    if isinstance(value, (tuple, list)):
-        return type(value), *map(_fixed, value)
-    if isinstance(value, dict):
-        return dict, *((k, _fixed(v)) for k, v in value.items())
-    if isinstance(value, torch.Tensor) or getattr(value, "__hash__", None) is None:
-        raise OperandError(
-            message(
-                "an argument that a fused function cannot take",
-                expected="tensors, numbers, strings, None; numbers in tuples, lists and dicts",
-                came=f"a {type(value).__name__} among them",
-                do="pass each tensor as an argument of its own",
-            )
-        )
-    return type(value), repr(value) if isinstance(value, float) else value
 
 
 def prepare(task: Task, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
@@ -345,101 +256,6 @@ def prepare(task: Task, values: Mapping[str, Any], impl: str | None, trust: bool
         printed.traced.program, printed.kernel, printed.plan, printed.layout, VERSION, task.origin
     )
     return Prepared(chosen, run, traced.structure, program, printed)
-
-
-def leaves(result: Any) -> list[torch.Tensor]:
-    """The tensors of a result, in the order of `flatten`."""
-    if isinstance(result, torch.Tensor):
-        return [result]
-    if isinstance(result, dict):
-        result = tuple(result.values())
-    if isinstance(result, (tuple, list)):
-        return [t for v in result for t in leaves(v)]
-    return []
-
-
-def require_served(values: Mapping[str, Any]) -> None:
-    """Every tensor is a plain strided one, of a dtype that is computed with; all on one device."""
-    for name, t in values.items():
-        if not isinstance(t, torch.Tensor):
-            continue
-        if t.is_nested or t.layout != torch.strided or t.is_quantized:
-            raise OperandError(
-                message(
-                    f"`{name}` is not a dense tensor",
-                    expected="a strided torch.Tensor",
-                    came="a nested one" if t.is_nested else f"{t.layout} of {t.dtype}",
-                    do=f"convert it: {name}.to_dense(), or {name}.dequantize()",
-                )
-            )
-        if t.is_neg():  # memory holds the values with the other sign
-            raise OperandError(
-                message(f"`{name}` is a lazily negated view", do=f"pass {name}.resolve_neg()")
-            )
-        require_dtype(f"`{name}`", t.dtype)
-    one_device(values)
-
-
-def one_device(values: Mapping[str, Any]) -> torch.device:
-    devices = {n: v.device for n, v in values.items() if isinstance(v, torch.Tensor)}
-    if len(set(devices.values())) > 1:
-        raise DeviceError(
-            message(
-                "the tensors lie on different devices",
-                came=", ".join(f"{n} on {d}" for n, d in devices.items()),
-                expected="all on one device",
-                do="move them: x.to(device)",
-            )
-        )
-    return next(iter(devices.values()), torch.device("cpu"))
-
-
-def require_dtype(what: str, dtype: Any) -> None:
-    """NOTE torch itself computes hardly anything in uint64; int64 would make it negative."""
-    served = isinstance(dtype, torch.dtype) and not dtype.is_complex and dtype != torch.uint64
-    if not served or (dtype.itemsize == 1 and dtype.is_floating_point):
-        raise DtypeError(
-            message(
-                f"{what} is {str(dtype).removeprefix('torch.')}",
-                expected="float16, bfloat16, float32, float64, an integer or bool",
-                do="convert it: x.float()",
-            )
-        )
-
-
-def check_impl(impl: str | None) -> None:
-    if impl not in IMPLEMENTATIONS:
-        raise OptionError(
-            message(
-                "impl is not an implementation",
-                expected=", ".join(map(repr, IMPLEMENTATIONS)),
-                came=repr(impl),
-            )
-        )
-
-
-def choose(impl: str | None, device: torch.device) -> str:
-    """impl=None: Triton on a GPU, tiles elsewhere. A given one is taken, or refused."""
-    check_impl(impl)
-    if impl is None:
-        return "triton" if device.type == "cuda" else "tiles"
-    if impl == "gluon":
-        raise OptionError(
-            message(
-                'impl="gluon" of a row reduction',
-                expected="a pair: Gluon prints attention on Hopper",
-                do='choose impl="triton"',
-            )
-        )
-    if impl == "triton" and device.type != "cuda" and not launch.interpreting():
-        raise DeviceError(
-            message(
-                f'impl="triton" on {device.type} tensors',
-                expected="CUDA tensors, or TRITON_INTERPRET=1 in the environment",
-                do='move the tensors to a GPU, or choose impl="tiles"',
-            )
-        )
-    return impl
 
 
 def describe(printed: Printed) -> str:

@@ -11,6 +11,7 @@ import torch
 from fusedreduce import api, pipeline
 from fusedreduce.pipeline import Printed
 from fusedreduce.run import launch
+from fusedreduce.structure import rebuild
 
 STRATEGIES = ("block", "loop")
 
@@ -50,4 +51,4 @@ def run(task: Any, values: Mapping[str, Any], strategy: str | None) -> Any:
         made.traced.program, made.kernel, made.plan, made.layout, pipeline.VERSION, task.origin
     )
     with poisoned():
-        return pipeline.rebuild(made.traced.structure, go(values))
+        return rebuild(made.traced.structure, go(values))

@@ -19,6 +19,7 @@ from fusedreduce.errors import OperandError, OptionError, ShapeError, message
 from fusedreduce.ir.expr import names as ir_names
 from fusedreduce.kernels.names import safe_names
 from fusedreduce.program import needed_fields, typed
+from fusedreduce.request import require_dtype
 from fusedreduce.run import eager, merging
 from fusedreduce.trace import Names
 
@@ -159,7 +160,7 @@ def reduce(
     if keepdim not in (True, False):
         raise OptionError(message("keepdim is not a bool", came=repr(keepdim)))
     if dtype is not None:
-        pipeline.require_dtype("dtype", dtype)
+        require_dtype("dtype", dtype)
     wanted = _outputs(record, outputs)
     values = _operands(record, x, operands, wanted)
     first = next(iter(values.values()))

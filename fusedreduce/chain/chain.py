@@ -31,6 +31,22 @@ def wide(dim: Dim) -> Dim:
     return tuple(a for a in dim if a.size != 1)
 
 
+def require_broadcast(values: Mapping[str, TracedTensor]) -> None:
+    """The operands of one reduction broadcast as torch's would; ShapeError where they do not."""
+    shapes = {n: tuple(getattr(v.meta, "shape", ())) for n, v in values.items()}
+    try:
+        torch.broadcast_shapes(*shapes.values())  # type: ignore[no-untyped-call]
+    except RuntimeError:
+        raise ShapeError(
+            message(
+                "the operands do not broadcast against each other",
+                came=", ".join(f"{n} {s}" for n, s in shapes.items()),
+                where=trace.user_line(),
+                do="a row operand needs a last dimension of size 1: target[:, None]",
+            )
+        ) from None
+
+
 @dataclass
 class Chain:
     """One tracing: the axes, the inputs and stages met so far."""
@@ -75,6 +91,7 @@ class Chain:
         record = self.complete(R)
         values = {n: self.operand(n, v) for n, v in operands.items()}
         first = next(iter(values.values()))
+        require_broadcast(values)
         shape = self.broadcast([v.dims for v in values.values()])
         if len(shape) > len(first.dims):
             raise ShapeError(

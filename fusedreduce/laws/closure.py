@@ -216,6 +216,7 @@ def _functions(case: Case, own: Separation) -> list[Expr]:
 
 def _terms(case: Case, h: Ratio) -> dict[Ratio, Ratio]:
     """h as constants times monomials of the references."""
+    case.tower.check_time()
     return {unit: case.tower.number(c) for unit, c in case.tower.parts(h)}
 
 

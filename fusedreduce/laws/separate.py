@@ -165,6 +165,7 @@ def eliminate(tower: Tower, rows: list[list[Ratio]], width: int) -> list[int]:
         head = rows[top][j]
         rows[top] = [v / head for v in rows[top]]
         for i, row in enumerate(rows):
+            tower.check_time()
             if i != top and not tower.is_zero(row[j]):
                 by = row[j]
                 rows[i] = [a - by * b for a, b in zip(row, rows[top], strict=True)]

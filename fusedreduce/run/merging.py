@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TypeAlias
 
 import torch
@@ -10,10 +11,8 @@ from torch import Tensor
 
 from fusedreduce.declare import edges
 from fusedreduce.declare.record import Record
-from fusedreduce.ir.check import promote
-from fusedreduce.ir.evaluate import compiled_all
-from fusedreduce.ir.expr import Expr, names, substitute
-from fusedreduce.run.language import torch_dialect
+from fusedreduce.ir.expr import Expr, substitute
+from fusedreduce.run.language import Function, Language
 from fusedreduce.states import merged
 
 State: TypeAlias = "dict[str, Tensor]"
@@ -30,39 +29,56 @@ def identity(
     }
 
 
-def merge(record: Record, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> State:
-    """The state of the elements of `a` followed by those of `b`; floats in a's dtype."""
-    exprs = merged(record)
-    kinds = {f"{side}.{s.name}": s.type for side in ("a", "b") for s in record.slots}
-    ready = tuple(promote(e, kinds) for e in exprs.values())
-    state, device = _where(a)
-    values = {f"a.{n}": t for n, t in a.items()}
-    values |= {f"b.{n}": t.to(a[n].dtype) for n, t in b.items()}
-    used = tuple(dict.fromkeys(names(*ready)))
-    made = compiled_all(ready, used, torch_dialect(state, device))(*(values[n] for n in used))
-    return {n: v.to(a[n].dtype) for n, v in zip(exprs, made, strict=True)}
-
-
-def finish(record: Record, state: Mapping[str, Tensor]) -> State:
-    """Every output of a state, in the state's dtype; `empty` where it holds nothing."""
+@lru_cache(maxsize=256)
+def _functions(
+    record: Record, state: torch.dtype, device: torch.device
+) -> tuple[Function, Function]:
+    """merge and finish of a record, compiled once."""
+    language = Language(state, device)
+    sides = {f"{side}.{s.name}": s.type for side in ("a", "b") for s in record.slots}
+    slots = merged(record)
     bound: dict[str, Expr] = {}
     for f in record.fields:
         if f.is_bound and f.term is not None:
             bound[f.name] = substitute(f.term, bound)
     kinds = {f.name: f.result for f in record.fields} | {s.name: s.type for s in record.slots}
-    ready = tuple(promote(substitute(e, bound), kinds) for _, e in record.finish)
-    used = tuple(dict.fromkeys(names(*ready)))
-    dtype, device = _where(state)
-    made = compiled_all(ready, used, torch_dialect(dtype, device))(*(state[n] for n in used))
+    finished = [substitute(e, bound) for _, e in record.finish]
+    return (
+        language.function(list(slots.values()), sides, ["any"] * len(slots)),
+        language.function(finished, kinds, ["any"] * len(finished)),
+    )
+
+
+def merge(record: Record, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> State:
+    """The state of the elements of `a` followed by those of `b`; floats in a's dtype."""
+    values = {f"a.{n}": t for n, t in a.items()}
+    values |= {f"b.{n}": t.to(a[n].dtype) for n, t in b.items()}
+    made = _functions(record, *_where(a))[0](values)
+    shape = next(iter(a.values())).shape
+    return {
+        s.name: _shaped(v, shape).to(a[s.name].dtype)
+        for s, v in zip(record.slots, made, strict=True)
+    }
+
+
+def finish(record: Record, state: Mapping[str, Tensor]) -> State:
+    """Every output of a state, in the state's dtype; `empty` where it holds nothing."""
+    made = _functions(record, *_where(state))[1](state)
     shape = next(iter(state.values())).shape
     nothing = ~edges.has_element(record, state)
     values = {}
     for (output, _), value in zip(record.finish, made, strict=True):
-        values[output] = value.expand(shape)
+        values[output] = _shaped(value, shape)
         if output in dict(record.empty):
             empty = torch.as_tensor(dict(record.empty)[output]).to(value)
-            values[output] = torch.where(nothing, empty, value)
+            values[output] = torch.where(nothing, empty, values[output])
     return values
+
+
+def _shaped(value: Tensor, shape: torch.Size) -> Tensor:
+    """One value a row; a constant for all of them."""
+    whole = value.numel() == shape.numel()
+    return value.reshape(shape) if whole else value.reshape(()).expand(shape)
 
 
 def _where(state: Mapping[str, Tensor]) -> tuple[torch.dtype, torch.device]:

@@ -10,6 +10,7 @@ import torch
 from fusedreduce import pipeline, reductions
 from fusedreduce.errors import DeclarationError
 from fusedreduce.run import tiles
+from fusedreduce.structure import rebuild
 from tests import printing
 from tests.cases import check
 from tests.door.house import ROOT
@@ -22,7 +23,7 @@ def in_tiles(R: type, given: Tensors) -> Tensors:
     """By merging tiles of TILE columns."""
     task, values = printing.reduced(R, given)
     traced = pipeline.trace_task(task, values, trust=True)
-    return pipeline.rebuild(traced.structure, tiles.run(traced.program, values, TILE))
+    return rebuild(traced.structure, tiles.run(traced.program, values, TILE))
 
 
 def test_every_shipped_reduction_has_a_meaning_here() -> None:

@@ -10,6 +10,7 @@ import fusedreduce as fr
 from fusedreduce import pipeline
 from fusedreduce.reductions import LogSumExp, Mean, Moments, Total, Welford
 from fusedreduce.run import tiles
+from fusedreduce.structure import rebuild
 from tests import chains, printing
 
 INF = float("inf")
@@ -127,7 +128,7 @@ def test_dependent_reductions_in_small_tiles(report: str, tile: tuple[int, int])
     task, values = printing.fused(chains.three_stages, args)
     traced = pipeline.trace_task(task, values, trust=False)
     got = tiles.run(traced.program, values, tile)
-    chains.check(pipeline.rebuild(traced.structure, got), CHAINS["three_stages"], args)
+    chains.check(rebuild(traced.structure, got), CHAINS["three_stages"], args)
 
 
 @ids("S16")

@@ -1,0 +1,125 @@
+"""What may be asked for: devices, dtypes, layouts, implementations; and the key of a call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fusedreduce.errors import DeviceError, DtypeError, OperandError, OptionError, message
+from fusedreduce.run import launch
+
+IMPLEMENTATIONS = (None, "eager", "tiles", "triton", "gluon")
+
+
+def require_served(values: Mapping[str, Any]) -> None:
+    """Every tensor is a plain strided one, of a dtype that is computed with; all on one device."""
+    for name, t in values.items():
+        if not isinstance(t, torch.Tensor):
+            continue
+        if t.is_nested or t.layout != torch.strided or t.is_quantized:
+            raise OperandError(
+                message(
+                    f"`{name}` is not a dense tensor",
+                    expected="a strided torch.Tensor",
+                    came="a nested one" if t.is_nested else f"{t.layout} of {t.dtype}",
+                    do=f"convert it: {name}.to_dense(), or {name}.dequantize()",
+                )
+            )
+        if t.is_neg():  # memory holds the values with the other sign
+            raise OperandError(
+                message(f"`{name}` is a lazily negated view", do=f"pass {name}.resolve_neg()")
+            )
+        require_dtype(f"`{name}`", t.dtype)
+    one_device(values)
+
+
+def one_device(values: Mapping[str, Any]) -> torch.device:
+    devices = {n: v.device for n, v in values.items() if isinstance(v, torch.Tensor)}
+    if len(set(devices.values())) > 1:
+        raise DeviceError(
+            message(
+                "the tensors lie on different devices",
+                came=", ".join(f"{n} on {d}" for n, d in devices.items()),
+                expected="all on one device",
+                do="move them: x.to(device)",
+            )
+        )
+    return next(iter(devices.values()), torch.device("cpu"))
+
+
+def require_dtype(what: str, dtype: Any) -> None:
+    """NOTE torch itself computes hardly anything in uint64; int64 would make it negative."""
+    served = isinstance(dtype, torch.dtype) and not dtype.is_complex and dtype != torch.uint64
+    if not served or (dtype.itemsize == 1 and dtype.is_floating_point):
+        raise DtypeError(
+            message(
+                f"{what} is {str(dtype).removeprefix('torch.')}",
+                expected="float16, bfloat16, float32, float64, an integer or bool",
+                do="convert it: x.float()",
+            )
+        )
+
+
+def check_impl(impl: str | None) -> None:
+    if impl not in IMPLEMENTATIONS:
+        raise OptionError(
+            message(
+                "impl is not an implementation",
+                expected=", ".join(map(repr, IMPLEMENTATIONS)),
+                came=repr(impl),
+            )
+        )
+
+
+def choose(impl: str | None, device: torch.device) -> str:
+    """impl=None: Triton on a GPU, tiles elsewhere. A given one is taken, or refused."""
+    check_impl(impl)
+    if impl is None:
+        return "triton" if device.type == "cuda" else "tiles"
+    if impl == "gluon":
+        raise OptionError(
+            message(
+                'impl="gluon" of a row reduction',
+                expected="a pair: Gluon prints attention on Hopper",
+                do='choose impl="triton"',
+            )
+        )
+    if impl == "triton" and device.type != "cuda" and not launch.interpreting():
+        raise DeviceError(
+            message(
+                f'impl="triton" on {device.type} tensors',
+                expected="CUDA tensors, or TRITON_INTERPRET=1 in the environment",
+                do='move the tensors to a GPU, or choose impl="tiles"',
+            )
+        )
+    return impl
+
+
+def key_of(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return (
+            value.shape, value.stride(), value.dtype, value.device, value.layout, value.is_neg()
+        )  # fmt: skip
+    if isinstance(value, float):
+        return float
+    return fixed(value)
+
+
+def fixed(value: Any) -> Any:
+    """What is fixed at tracing, as a key: 1, 1.0 and True are three values, in tuples too."""
+    if isinstance(value, (tuple, list)):
+        return type(value), *map(fixed, value)
+    if isinstance(value, dict):
+        return dict, *((k, fixed(v)) for k, v in value.items())
+    if isinstance(value, torch.Tensor) or getattr(value, "__hash__", None) is None:
+        raise OperandError(
+            message(
+                "an argument that a fused function cannot take",
+                expected="tensors, numbers, strings, None; numbers in tuples, lists and dicts",
+                came=f"a {type(value).__name__} among them",
+                do="pass each tensor as an argument of its own",
+            )
+        )
+    return type(value), repr(value) if isinstance(value, float) else value
