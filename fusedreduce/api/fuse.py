@@ -129,7 +129,8 @@ def fuse(fn: Callable[P, T]) -> Fused[P, T]:
     dtypes; inside everything is float32 (float64 if an input is), rounded only at explicit casts
     and outputs. Float arguments are run-time numbers; int, bool, str and None are fixed at tracing.
     The result takes `impl=` and `trust=` as `reduce` does, and has `.source(*args)` and
-    `.explain(*args)`.
+    `.explain(*args)`. While it is traced its tensors are not instances of torch.Tensor: do not
+    branch on isinstance inside.
 
     Raises `NotFusible` naming the operation that stands in the way.
 

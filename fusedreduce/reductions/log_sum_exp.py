@@ -41,7 +41,10 @@ class MaxAndSum(LogSumExp):
     jointly_gauge = True  # softmax is exp(x - m) / s, the same for every m
 
     def finish(m, s):
-        return {"m": m, "s": s}
+        return {
+            "m": m,
+            "s": s + (m - m),
+        }  # m - m: an infinite maximum makes its row NaN, as in torch
 
     def definition(x):
         m = torch.amax(x, 0)

@@ -3,9 +3,9 @@
 # Printed by fusedreduce from MaxAndSum. Change that, not this file.
 #   state   m: Max of x;  s: Sum of exp(x - m)
 #   maxandsum.m = m
-#   maxandsum.s = s
+#   maxandsum.s = s + (m - m)
 #   y = exp(x - maxandsum.m) / maxandsum.s
-#   proved  MaxAndSum over the reals (certificate 2bc975)
+#   proved  MaxAndSum over the reals (certificate dd887e)
 #   plan    one program a row, the row in one block, BLOCK 1024, 2 warps
 #   moves   reads x once, writes y
 
@@ -29,6 +29,11 @@ def term_s(x, m):
 
 
 @triton.jit
+def finish_s(s, m):
+    return s + (m - m)
+
+
+@triton.jit
 def softmax(x_ptr, y_ptr, N, x_row_stride, y_row_stride, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)  # (BLOCK,)
@@ -37,7 +42,8 @@ def softmax(x_ptr, y_ptr, N, x_row_stride, y_row_stride, BLOCK: tl.constexpr):
     m = tl.reduce(tl.where(inside, x, float("-inf")), 0, max_propagating)
     m_read = neutral_m(m)
     s = tl.sum(tl.where(inside, term_s(x, m_read), 0.0), 0)
-    y = tl.exp(x - m) / s  # (BLOCK,)
+    maxandsum_s = finish_s(s, m)
+    y = tl.exp(x - m) / maxandsum_s  # (BLOCK,)
     tl.store(y_ptr + row * y_row_stride + column, y, mask=inside)
 
 
@@ -67,7 +73,8 @@ def main():
     x = x.double()
     m = x.amax(-1, keepdim=True)
     s = torch.exp(x - m).sum(-1, keepdim=True)
-    ok = compare("y", y, torch.exp(x - m) / s, 1e-2)
+    maxandsum_s = s + (m - m)
+    ok = compare("y", y, torch.exp(x - m) / maxandsum_s, 1e-2)
     if not ok:
         raise SystemExit(1)
 
