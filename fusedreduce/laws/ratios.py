@@ -11,6 +11,7 @@ Poly: TypeAlias = Any  # sympy's PolyElement over ZZ
 Exponents: TypeAlias = "tuple[int, ...]"
 
 HIGHEST = 2000  # degree in which common factors are looked for
+MOST_PRODUCTS = 300_000  # of terms, when two polynomials are multiplied
 LONGEST_BITS, MOST_TERMS = 1 << 14, 5000  # of a number and a polynomial that are powers
 
 
@@ -24,7 +25,8 @@ class Ratio:
     def __add__(self, other: Ratio) -> Ratio:
         if self.den == other.den:
             return ratio(self.num + other.num, self.den)
-        return ratio(self.num * other.den + other.num * self.den, self.den * other.den)
+        above = times(self.num, other.den) + times(other.num, self.den)
+        return ratio(above, times(self.den, other.den))
 
     def __sub__(self, other: Ratio) -> Ratio:
         return self + -other
@@ -33,10 +35,10 @@ class Ratio:
         return Ratio(-self.num, self.den)
 
     def __mul__(self, other: Ratio) -> Ratio:
-        return ratio(self.num * other.num, self.den * other.den)
+        return ratio(times(self.num, other.num), times(self.den, other.den))
 
     def __truediv__(self, other: Ratio) -> Ratio:
-        return ratio(self.num * other.den, self.den * other.num)
+        return ratio(times(self.num, other.den), times(self.den, other.num))
 
     def __pow__(self, k: int) -> Ratio:
         if k < 0:
@@ -62,6 +64,13 @@ def ratio(num: Poly, den: Poly) -> Ratio:
     elif den != 1:
         num, den = _over_a_term(num, den)
     return Ratio(-num, -den) if den.LC < 0 else Ratio(num, den)
+
+
+def times(p: Poly, q: Poly) -> Poly:
+    """p * q, if that is no work without end."""
+    if len(p) * len(q) > MOST_PRODUCTS:
+        raise OutOfTime
+    return p * q
 
 
 def degree(p: Poly) -> int:
