@@ -151,7 +151,7 @@ def entropy(x: Tensor) -> Tensors:
 
 def max_and_sum(x: Tensor) -> Tensors:
     m = x.amax(-1, keepdim=True)
-    return {"m": m[..., 0], "s": torch.exp(x - m.nan_to_num(0, 0, 0)).sum(-1)}
+    return {"m": m[..., 0], "s": torch.exp(x - m).sum(-1)}
 
 
 def affine(a: Tensor, c: Tensor) -> Tensors:
