@@ -108,8 +108,8 @@ class _Vector(Traced):
         """The sum (max, ...) of this value over all elements."""
         raise NotImplementedError
 
-    def ones(self) -> Any:
-        """1.0 for every element."""
+    def constant(self, value: float) -> Any:
+        """The same number for every element."""
         raise NotImplementedError
 
     def lookup(self, name: str) -> Callable[..., Any] | None:
@@ -142,12 +142,14 @@ class _Population(_Vector):
         return _Population(ir.cast(self.expr, dtype), kind, self.varies, self.register)
 
     def over(self, kind: str) -> Any:
+        if not self.varies:  # torch.sum(torch.mean(x)) is the mean
+            return self
         return _Population(
             self.register.total(kind, self.expr), _total_kind(self, kind), False, self.register
         )
 
-    def ones(self) -> Any:
-        return _Population(ir.const(1.0), "float", True, self.register)
+    def constant(self, value: float) -> Any:
+        return _Population(ir.const(value), "float", self.varies, self.register)
 
 
 class _Elements(_Vector):
@@ -175,8 +177,8 @@ class _Elements(_Vector):
         whole = reduce(lambda a, b: ir.call(_TWO[kind], a, b), self.items)
         return _Elements((whole,), _total_kind(self, kind), False)
 
-    def ones(self) -> Any:
-        return _Elements((ir.const(1.0),) * len(self.items), "float", True)
+    def constant(self, value: float) -> Any:
+        return _Elements((ir.const(value),) * len(self.items), "float", self.varies)
 
     def __len__(self) -> int:
         return len(self.items)
@@ -221,7 +223,7 @@ def _row_only(dim: Any) -> None:
 
 
 def _count(x: Any) -> Any:
-    return x.ones().over("sum")
+    return x.constant(1.0).over("sum")
 
 
 def _mean(x: Any, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -267,6 +269,9 @@ _REDUCTIONS: Mapping[str, Callable[..., Any]] = {
     "std": lambda x, *args, **kw: _variance(x, *args, **kw).sqrt(),
     "logsumexp": _logsumexp,
     "softmax": _softmax,
+    "ones_like": lambda x: x.constant(1.0),
+    "zeros_like": lambda x: x.constant(0.0),
+    "full_like": lambda x, fill_value: x.constant(float(fill_value)),
     "log_softmax": lambda x, dim=None, *, dtype=None: x - _logsumexp(x, dim),
     "numel": _count,
     "size": lambda x, dim=0: _count(x),

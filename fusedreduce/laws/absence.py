@@ -50,7 +50,7 @@ def absence(record: Record, f: Field, reference: Field, clock: Clock) -> Law:
         return Law("absence", f.name, status, statement, how, example, f.line, advice)
 
     operand = carrier(record, reference, identity)
-    if operand is None and never_near(record, reference.term, identity):
+    if never_near(record, reference.term, identity):
         return law(
             Status.PROVED, f"no element of the domain brings {show(reference.term)} near {towards}"
         )
@@ -135,7 +135,9 @@ def carrier(record: Record, reference: Field, identity: float) -> str | None:
 
 def _constant_sign(slope: Expr, record: Record) -> int:
     """The sign of a slope that does not depend on anything; 0 if it varies."""
-    at = [number_at(slope, dict.fromkeys(names(slope), 0.3 + 0.7 * i)) for i in range(3)]
+    signed = any(d not in ("real", "int") for d in dict(record.domain).values())
+    places = (0.3, 1.0, 1.7) if signed else (0.3, 1.0, -0.6, -1.7)
+    at = [number_at(slope, dict.fromkeys(names(slope), v)) for v in places]
     if any(abs(v - at[0]) > 1e-12 for v in at):
         return 0
     return 1 if at[0] > 0 else -1 if at[0] < 0 else 0
@@ -201,6 +203,11 @@ def decays(record: Record, moved: Expr, clock: Clock, *, or_constant: bool = Fal
 
 
 def _is_decay(tower: Tower, i: int, away: int) -> bool:
-    """Is a generator exp of the distance alone?"""
+    """Is a generator exp of the distance, or of a positive multiple of it such as log(2)?"""
     atom = tower.atoms.get(i)
-    return atom is not None and atom.kind == "exp" and atom.unit == tower.of(tower.gens[away])
+    if atom is None or atom.kind != "exp" or len(atom.unit.num) != 1 or atom.unit.den != 1:
+        return False
+    ((powers, _),) = atom.unit.num.terms()
+    others = (*powers[:away], 0, *powers[away + 1 :])
+    alone = "away" not in tower.symbols_of(k for k, e in enumerate(others) if e)
+    return powers[away] == 1 and alone and tower.term_sign(others) == "+"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from fusedreduce.ir.expr import Expr, call, const
 from fusedreduce.laws import linear
+from fusedreduce.laws.elimination import eliminate, vanish
 from fusedreduce.laws.linear import Row
 from fusedreduce.laws.rationals import exact
 from fusedreduce.laws.ratios import Poly, Ratio, Undefined
@@ -49,11 +50,33 @@ class Case:
     # ---- reading
 
     def read(self, e: Expr) -> Value:
-        """The value of an expression in this case."""
-        if e not in self.memo:
-            self.tower.check_time()
-            self.memo[e] = self._read(e)
+        """The value of an expression in this case; long expressions need no deep stack."""
+        stack = [e]
+        while e not in self.memo:
+            node = stack[-1]
+            unread = [a for a in self._needed(node) if a not in self.memo]
+            if unread:
+                stack += reversed(unread)
+                continue
+            if node not in self.memo:
+                self.tower.check_time()
+                self.memo[node] = self._read(node)
+            stack.pop()
         return self.memo[e]
+
+    def _needed(self, e: Expr) -> tuple[Expr, ...]:
+        """The arguments that a node needs, as far as that is known already."""
+        if e.op not in ("where", "and", "or"):
+            return e.args
+        first, *rest = e.args
+        if first not in self.memo:
+            return (first,)
+        known = self.memo[first]
+        if not isinstance(known, bool):
+            return e.args
+        if e.op == "where":
+            return (first, rest[0] if known else rest[1])
+        return (first,) if known == (e.op == "or") else e.args
 
     def number(self, e: Expr) -> Ratio:
         value = self.read(e)
@@ -69,10 +92,9 @@ class Case:
         if e.op == "const":
             return self._constant(e)
         if e.op == "where":
-            return self.read(e.args[1] if self.read(e.args[0]) else e.args[2])
+            return self._chosen(e)
         if e.op in ("and", "or"):
-            first = bool(self.read(e.args[0]))
-            return first if first == (e.op == "or") else bool(self.read(e.args[1]))
+            return self._both(e)
         if e.op in _COMPARE:
             return self.compare(e.op, *e.args)
         if e.op in ("maximum", "minimum"):
@@ -82,6 +104,28 @@ class Case:
         if e.op == "cast" and not is_exact(e):
             raise Unsupported(f"a conversion to {e.value}")
         return apply(self, e.op, tuple(self.read(a) for a in e.args))
+
+    def _both(self, e: Expr) -> Value:
+        """and, or; of conditions that are an unknown 0 or 1 by a b and 1 - (1 - a) (1 - b)."""
+        decides = e.op == "or"
+        a = self.read(e.args[0])
+        if isinstance(a, bool):
+            return decides if a == decides else self.read(e.args[1])
+        b = self.read(e.args[1])
+        if isinstance(b, bool):
+            return decides if b == decides else a
+        x, y, one = self.number(e.args[0]), self.number(e.args[1]), self.tower.one
+        return one - (one - x) * (one - y) if decides else x * y
+
+    def _chosen(self, e: Expr) -> Value:
+        """The branch of a `where`; both of them, b * yes + (1 - b) * no, for an unknown b."""
+        b = self.read(e.args[0])
+        if isinstance(b, bool):
+            return self.read(e.args[1] if b else e.args[2])
+        if isinstance(b, Infinite):
+            raise Unsupported("a condition")
+        yes, no = self.number(e.args[1]), self.number(e.args[2])
+        return b * yes + (self.tower.one - b) * no
 
     def _constant(self, e: Expr) -> Value:
         if isinstance(e.value, bool):
@@ -222,8 +266,8 @@ class Case:
             return False
         self.rows.append(row_of(self.tower, p, _RELATION[op]))
         if op == "eq" or (op == "ge" and not self.possible(p, ">")):
-            self._eliminate(p)
-        self._vanish()
+            eliminate(self, p)
+        vanish(self)
         return True
 
     def _equal_or_split(self, a: Expr, b: Expr) -> bool:
@@ -232,47 +276,6 @@ class Case:
             return self.compare("eq", a, b)
         except Open:
             raise Open(call("gt", a, b), call("lt", a, b)) from None
-
-    def _vanish(self) -> None:
-        """Symbols known to be >= 0 that cannot be > 0 are 0."""
-        for i, name in enumerate(self.tower.symbols):
-            gen = self.tower.gens[i]
-            used = self.tower.signs.get(i) == "0+" and self.env.get(name) == self.tower.of(gen)
-            if used and self.rows and not self.possible(gen, ">"):
-                self.env[name] = self.tower.zero
-                self.memo.clear()
-
-    def _eliminate(self, p: Poly) -> None:
-        """Use p = 0 to express a symbol by the others."""
-        tower = self.tower
-        for i, name in enumerate(tower.symbols):
-            alone = [(m, c) for m, c in p.terms() if m[i]]
-            if len(alone) != 1 or sum(alone[0][0]) != 1 or self.env[name] != tower.symbol(name):
-                continue
-            if name in tower.symbols_of(j for j in tower.used(p) if j != i):
-                continue
-            own = tower.gens[i] * alone[0][1]
-            value = tower.of(own - p) / tower.number(int(alone[0][1]))
-            for other, known in self.env.items():
-                if isinstance(known, Ratio) and i in tower.used(known.num, known.den):
-                    self.env[other] = _composed(known, tower.gens[i], value)
-            self.env[name] = value
-            self.memo.clear()
-            return
-
-
-def _composed(v: Ratio, gen: Poly, value: Ratio) -> Ratio:
-    """v with a generator replaced by a ratio, by Horner's rule."""
-
-    def polynomial(p: Poly) -> Ratio:
-        index = p.ring.gens.index(gen)
-        out = Ratio(p.ring.zero, p.ring.one)
-        for k in range(int(p.degree(gen)), -1, -1):
-            part = {(*m[:index], 0, *m[index + 1 :]): c for m, c in p.terms() if m[index] == k}
-            out = out * value + Ratio(p.ring.from_dict(part), p.ring.one)
-        return out
-
-    return polynomial(v.num) / polynomial(v.den)
 
 
 def _extended(v: Value) -> int:

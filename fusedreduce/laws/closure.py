@@ -11,11 +11,13 @@ Use      `complete` fills corrections that were left out. Missing companions are
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from fusedreduce.ir.expr import Expr, call, names, rename, substitute, var, walk
+from fusedreduce.laws import growth
 from fusedreduce.laws.cases import Case
 from fusedreduce.laws.ratios import Ratio
 from fusedreduce.laws.separate import (
@@ -30,6 +32,7 @@ from fusedreduce.laws.separate import (
 from fusedreduce.laws.transport import assemble, independent, printed, ways
 from fusedreduce.laws.writing import total, write
 
+MOST_TRIED = 6  # sums of which all choices are looked at
 _STEP = "step"  # a symbol for the step by which x and r are moved together
 Sum: TypeAlias = "tuple[Expr, Separation]"
 
@@ -58,12 +61,18 @@ class Problem:
 
 @dataclass(frozen=True)
 class Answer:
-    """The correction; or the terms of missing companions; or the reason why there is none."""
+    """The correction; or the terms of missing companions; or the reason why there is none.
+
+    certain   the reason is a proof; `growing` numbers speak for it where it is none
+    positive  what would have to be positive for an answer
+    """
 
     correction: Expr | None = None
     missing: tuple[Expr, ...] = ()
     reason: str = ""
     certain: bool = True
+    growing: bool = False
+    positive: Expr | None = None
 
 
 def answer(problem: Problem) -> Answer:
@@ -84,7 +93,17 @@ def answer(problem: Problem) -> Answer:
             problem.facts if choices else (),
         )
     except NotSeparable as error:
-        return Answer(reason=str(error).replace("new.", ""), certain=error.certain)
+        return _none(problem, error)
+
+
+def _none(problem: Problem, error: NotSeparable) -> Answer:
+    """No answer: a proof that there is none, or numbers that speak for it."""
+    reason = re.sub(r"\b(old|new)\.", "", str(error))
+    if error.certain or error.positive is not None:
+        return Answer(reason=reason, certain=error.certain, positive=error.positive)
+    found = growth.ranks(problem.term, problem.references, dict(problem.signs))
+    reason += growth.told(found)
+    return Answer(reason=reason, certain=False, growing=growth.growing(found))
 
 
 class _Search:
@@ -127,10 +146,12 @@ class _Search:
         span = set(self.target) | set(self.own)
         usable = [s for s in sums if s[1] and set(s[1]) <= span]
         usable.sort(key=lambda s: -len(s[1]))
+        if len(usable) > MOST_TRIED:
+            usable = self.needed(usable)
         for size in range(min(len(usable), len(span)) + 1):
             found = [
                 (chosen, factors)
-                for chosen in itertools.combinations(usable, size)
+                for chosen in self.choices(usable, size)
                 if (factors := self.solved(chosen)) is not None
             ]
             for way, (chosen, factors) in itertools.product(ways(self.references), found):
@@ -139,6 +160,21 @@ class _Search:
                 if short is not None:
                     return assemble([var(self.field), *(e for e, _ in chosen)], short)
         return None
+
+    def needed(self, sums: Sequence[Sum]) -> list[Sum]:
+        """The sums that one solution over all of them uses."""
+        factors = self.solved(sums)
+        if factors is None:
+            return []
+        pairs = zip(sums, factors[1:], strict=True)
+        return [s for s, f in pairs if not self.case.tower.is_zero(f)]
+
+    def choices(self, sums: Sequence[Sum], size: int) -> Iterator[Sequence[Sum]]:
+        """All choices of `size` sums; of many only the whole, for they are needed together."""
+        if len(sums) <= MOST_TRIED:
+            yield from itertools.combinations(sums, size)
+        elif size == len(sums):
+            yield sums
 
     def composed(self) -> list[Sum]:
         """Sums of the moved functions, such as old.t - old.mean * old.n for the sum of x - mean."""

@@ -13,6 +13,7 @@ from fusedreduce.declare.record import Field, Record
 from fusedreduce.errors import DeclarationError, message
 from fusedreduce.ir.expr import Expr, call, is_const, names, var
 from fusedreduce.ir.show import show, spell
+from fusedreduce.laws.certificate import Status
 from fusedreduce.laws.closure import Answer, Problem, answer
 from fusedreduce.laws.decide import in_every_case, soon
 
@@ -190,6 +191,8 @@ class Derivation:
     correction  the correction as text, over the sum's name, old.* and new.*; "" if there is none
     missing     terms whose sums it would need
     reason      why no finite set of sums will do
+    status      Proved; Checked where numbers speak for the reason; Unknown where nothing was found
+    assumed     what was taken as given, such as r > 0 for log(x / r)
     """
 
     field: str
@@ -198,17 +201,23 @@ class Derivation:
     missing: tuple[str, ...]
     reason: str
     expression: Expr | None = None
+    status: Status = Status.PROVED
+    assumed: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
         return self.expression is not None
 
     def __str__(self) -> str:
         head = f"{self.field} = sum of {self.term}"
+        given = f" (assuming {', '.join(self.assumed)})" if self.assumed else ""
         if self:
-            return f"{head}: correct = {self.correction}"
+            return f"{head}: correct = {self.correction}{given}"
         if self.missing:
-            return f"{head}: needs the sum of {', '.join(self.missing)}"
-        return f"{head}: no incremental form: {self.reason}"
+            return f"{head}: needs the sum of {', '.join(self.missing)}{given}"
+        none = "no incremental form" + {
+            Status.PROVED: "", Status.CHECKED: ", by numbers (Checked)"
+        }.get(self.status, " found (Unknown)")  # fmt: skip
+        return f"{head}: {none}: {self.reason}{given}"
 
 
 def derive(
@@ -240,19 +249,36 @@ def derive(
     known = dict(domain or {})
     every = dict.fromkeys([*order, *(v for _, t in others for v in names(t)), *chosen, *parameters])
     field = "s" if traced.op == "exp" and "s" not in {*every, *companions} else "c"
-    found = answer(
-        Problem(
-            field=field,
-            term=traced,
-            references=chosen,
-            companions=others,
-            signs=tuple((n, _SIGNS.get(known.get(n, ""), "")) for n in every),
-            parameters=tuple(parameters),
-        )
+    problem = Problem(
+        field=field,
+        term=traced,
+        references=chosen,
+        companions=others,
+        signs=tuple((n, _SIGNS.get(known.get(n, ""), "")) for n in every),
+        parameters=tuple(parameters),
     )
+    found, assumed = _assuming(problem)
+    status = Status.PROVED if found.certain else Status.UNKNOWN
+    status = Status.CHECKED if found.growing else status
     correction = "" if found.correction is None else show(found.correction)
     missing = tuple(show(t) for t in found.missing)
-    return Derivation(field, show(traced), correction, missing, found.reason, found.correction)
+    return Derivation(
+        field, show(traced), correction, missing, found.reason, found.correction, status, assumed
+    )
+
+
+def _assuming(problem: Problem) -> tuple[Answer, tuple[str, ...]]:
+    """The answer, with every symbol of a log or power taken to be positive if that is needed."""
+    found = answer(problem)
+    needed = () if found.positive is None else names(found.positive)
+    bare = [re.sub(r"^(old|new)\.", "", n) for n in needed]
+    known = dict(problem.signs)
+    open_signs = [n for n in bare if known.get(n) != "+"]
+    if not open_signs:
+        return found, ()
+    signs = tuple((n, "+" if n in open_signs else s) for n, s in problem.signs)
+    other, more = _assuming(replace(problem, signs=signs))
+    return other, tuple(dict.fromkeys([*(f"{n} > 0" for n in open_signs), *more]))
 
 
 def _traced(fn: Callable[..., Any]) -> tuple[Expr, tuple[str, ...]]:

@@ -92,6 +92,11 @@ def _candidates(name: str, done: Sequence[Coordinate], known: Invariants) -> Ite
     """The field; times a count; times a scale to a power; times exp of an extreme; its exp."""
     f = var(name)
     yield Coordinate(name, f, VALUE)
+    if {("gt", name), ("ge", name)} & known.facts:
+        yield Coordinate(name, call("pow", f, 2.0), call("sqrt", VALUE))
+    if ("gt", name) in known.facts:
+        yield Coordinate(name, call("reciprocal", f), call("reciprocal", VALUE))
+        yield Coordinate(name, call("log", f), call("exp", VALUE))
     for c in done:
         g = var(c.field)
         if c.extreme:

@@ -115,7 +115,7 @@ def _strange(record: Record, outputs: Outputs) -> str:
 
 
 def _on_elements(record: Record, count: int, outputs: Outputs) -> Trial:
-    finished = states.finish(record, running.fold(record, range(1, count + 1)))
+    finished = states.finish(record, _grown(record, count))
     pairs = [(finished[n], e) for n, e in outputs if n in finished]
     if not pairs:
         raise DeclarationError(_strange(record, outputs))
@@ -127,6 +127,13 @@ def _on_elements(record: Record, count: int, outputs: Outputs) -> Trial:
         sides=("{} by merging", "{} by definition"),
         lost=True,
     )
+
+
+def _grown(record: Record, count: int) -> states.State:
+    """The state of elements 1 to count, as the merge of two halves."""
+    cut = count // 2
+    late = running.fold(record, range(cut + 1, count + 1))
+    return running.merge(record, running.fold(record, range(1, cut + 1)), late) if cut else late
 
 
 def _up_to(

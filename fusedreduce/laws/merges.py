@@ -39,18 +39,18 @@ class Claim:
     strict: bool = False
 
     def trials(self, record: Record) -> list[Trial]:
-        firsts = [(1, 2), (1,)] if self.lone else [(1, 2)]
-        return [self.trial(record, first) for first in firsts]
+        """Short states first; in those of three elements the higher moments differ from 0."""
+        short = [((1, 2), (3,), (4,)), *([((1,), (3,), (4,))] if self.lone else [])]
+        return [self.trial(record, some[: self.count]) for some in (*short, _LONG)]
 
-    def trial(self, record: Record, first: Sequence[int]) -> Trial:
-        """The law on folds: of one element each, or of more for the first state."""
-        rest = range(3, self.count + 2)
-        some = [states.fold(record, first), *(states.lift(record, i) for i in rest)]
+    def trial(self, record: Record, elements: Sequence[Sequence[int]]) -> Trial:
+        """The law on folds of these elements."""
+        some = [states.fold(record, which) for which in elements]
         left, right = self.sides(*some)
         names = "abc" if self.count > 1 else "s"
         return Trial(
             pairs=tuple((left[n], right[n]) for n in left),
-            domains=states.elements(record, self.count + 1),
+            domains=states.elements(record, max(map(max, elements))),
             titles=tuple(n.removeprefix("right.") for n in left),
             shown=tuple(
                 (f"{side}.{n}", e)
@@ -60,6 +60,9 @@ class Claim:
             sides=self.words,
             strict=self.strict,
         )
+
+
+_LONG = ((1, 2, 3), (4, 5, 6), (7, 8, 9))
 
 
 def merge_line(record: Record) -> str:

@@ -273,6 +273,7 @@ def known_signs(record: Record) -> dict[str, str]:
     out = {f"{side}.{r}": known[r] for r in free for side in ("old", "mid", "new", "r")}
     for i in range(1, 6):
         out |= {operand(n, i): known[n] for n in (*record.operands, *record.payloads)}
+        out |= {operand(n, i): "bool" for n, d in record.domain if d == "bool"}
     flags = [f.name for f in record.fields if f.type == "bool"]
     return out | {f"{side}.{n}": "bool" for n in flags for side in ("old", "mid", "new")}
 

@@ -44,13 +44,21 @@ Rule: TypeAlias = Callable[..., Value]
 def apply(reader: Reader, op: str, args: tuple[Any, ...]) -> Value:
     """op(args) of values; comparisons and choices are made elsewhere."""
     if op in LOGIC:
-        return LOGIC[op](*args)
+        unknown = op in ("not", "xor") and not all(isinstance(a, bool) for a in args)
+        return _unknown(reader, op, args) if unknown else LOGIC[op](*args)
     numbers = tuple(reader.tower.number(int(a)) if isinstance(a, bool) else a for a in args)
     if any(isinstance(a, Infinite) for a in numbers):
         return _at_infinity(reader, op, numbers)
     if op not in ARITHMETIC:
         raise Unsupported(op)
     return ARITHMETIC[op](reader, *numbers)
+
+
+def _unknown(reader: Reader, op: str, args: tuple[Any, ...]) -> Value:
+    """not, xor of conditions that are an unknown 0 or 1."""
+    one = reader.tower.one
+    a, *rest = (reader.tower.number(int(v)) if isinstance(v, bool) else v for v in args)
+    return one - a if op == "not" else a + rest[0] - a * rest[0] * reader.tower.number(2)
 
 
 def divide(reader: Reader, a: Ratio, b: Ratio) -> Ratio:

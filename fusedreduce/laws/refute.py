@@ -23,6 +23,7 @@ DIGITS = 40
 TRIALS = 40
 LARGEST = 10**9  # arguments of exp beyond it give inf or 0: the exponent would fill the memory
 ROUNDING = 1e-14  # how far numbers may be apart that literals such as 1.4426950408889634 make
+_FARTHEST = 1e6  # literals beyond are not tried as values
 _POOL: Mapping[str, tuple[float, ...]] = {
     "real": (0.0, 1.0, -1.0, 2.0, -0.5, 3.25),
     "positive": (1.0, 2.0, 0.5, 3.25),
@@ -139,9 +140,10 @@ def _try(trial: Trial, result: Search, count: int, source: random.Random) -> Non
     sides = tuple(e for pair in trial.pairs for e in pair)
     run = compiled_all((*trial.require, *sides), order, REALS)
     rounding = ROUNDING if _has_rounded(sides) else 0.0
+    beyond = _beyond(sides)
     kept = 0
     for _ in range(4 * count):
-        values = draw(trial.domains, source)
+        values = draw(trial.domains, source, beyond)
         answers = run(*values)
         conditions, numbers = answers[: len(trial.require)], answers[len(trial.require) :]
         if not all(conditions):
@@ -195,15 +197,37 @@ def _example(
     )
 
 
-def draw(domains: Sequence[tuple[str, str]], source: random.Random) -> list[Any]:
-    """One value a variable: from a pool with ties, or random; indices are all different."""
+def draw(
+    domains: Sequence[tuple[str, str]], source: random.Random, beyond: Sequence[float] = ()
+) -> list[Any]:
+    """One value a variable: from a pool with ties, or random; indices are all different.
+
+    `beyond` are values out of the usual range that the law itself speaks of.
+    """
     indices = iter(source.sample(range(64), sum(d == "index" for _, d in domains)))
-    return [next(indices) if d == "index" else _one(d, source) for _, d in domains]
+    far = source.random() < 0.5 if beyond else False
+    some = beyond if far else ()
+    return [next(indices) if d == "index" else _one(d, source, some) for _, d in domains]
 
 
-def _one(domain: str, source: random.Random) -> Any:
+def _beyond(sides: Sequence[Expr]) -> tuple[float, ...]:
+    """Around every literal larger than what is drawn otherwise: x < 50 may change at 50."""
+    literals = {
+        float(e.value)
+        for e in walk(*sides)
+        if e.op == "const" and isinstance(e.value, (int, float)) and 4 < abs(e.value) < _FARTHEST
+    }
+    return tuple(v for c in sorted(literals) for v in (c, c + 1, c - 1, 2 * c, -c))
+
+
+def _one(domain: str, source: random.Random, beyond: Sequence[float] = ()) -> Any:
     if domain == "bool":
         return source.random() < 0.5
+    if beyond and source.random() < 0.4:
+        value = source.choice(beyond)
+        if domain == "int":
+            return mp.mpf(round(value))
+        return mp.mpf(value if domain == "real" else abs(value) + 0.01)
     if domain == "int":
         return mp.mpf(source.randint(-4, 4))
     if source.random() < 0.35:

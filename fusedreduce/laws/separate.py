@@ -27,11 +27,15 @@ LIMIT_S = 2.0
 
 
 class NotSeparable(Exception):
-    """Why a term has no finite separation; `certain` is False when only no way was found."""
+    """Why a term has no finite separation; `certain` is False when only no way was found.
 
-    def __init__(self, reason: str, *, certain: bool = True) -> None:
+    positive  a factor that would have to be positive for a log or a power to split
+    """
+
+    def __init__(self, reason: str, *, certain: bool = True, positive: Expr | None = None) -> None:
         super().__init__(reason)
         self.certain = certain
+        self.positive = positive
 
 
 def in_tower(ask: Callable[[Case], T], signs: Mapping[str, str], facts: Sequence[Expr] = ()) -> T:
@@ -48,6 +52,12 @@ def in_tower(ask: Callable[[Case], T], signs: Mapping[str, str], facts: Sequence
         except Grow as more:
             atoms, scale = more.atoms, more.scale
         except Open as split:
+            if split.edge is not None:
+                raise NotSeparable(
+                    f"the sign of {show(split.edge)} is not known: state a domain",
+                    certain=False,
+                    positive=split.edge,
+                ) from None
             condition = show(split.cases[0])
             raise NotSeparable(
                 f"the choice {condition} depends on element and reference together", certain=False
@@ -56,6 +66,8 @@ def in_tower(ask: Callable[[Case], T], signs: Mapping[str, str], facts: Sequence
             raise NotSeparable(
                 f"{error} of element and reference together", certain=False
             ) from None
+        except RecursionError:
+            raise NotSeparable("it is nested too deeply", certain=False) from None
         except OutOfTime:
             raise NotSeparable(f"not decided within {LIMIT_S:g} s", certain=False) from None
         except Undefined as error:
@@ -65,32 +77,38 @@ def in_tower(ask: Callable[[Case], T], signs: Mapping[str, str], facts: Sequence
 def elements_only(roots: Iterable[Expr], elements: frozenset[str]) -> dict[Expr, Expr]:
     """Subexpressions of the element alone that have no exact meaning, each with a name of its own.
 
-    floor(x / 2), erf(x), (x > 0): whatever they are, they are functions of the element.
+    floor(x / 2), erf(x), (x > 0): whatever they are, they are functions of the element. A `where`
+    is its condition times one branch and the rest, if both branches have a value everywhere.
     """
     table: dict[Expr, Expr] = {}
     pure: dict[Expr, bool] = {}
+    total: dict[Expr, bool] = {}
     for node in walk(*roots):
         pure[node] = all(pure[a] for a in node.args) and (
             node.op != "var" or str(node.value) in elements
         )
-        exact = is_exact(node) or node.op in ("var", "const")
+        branches = node.args[1:] if node.op == "where" else node.args
+        total[node] = node.op in _TOTAL and all(total[a] for a in branches)
+        exact = is_exact(node) or node.op in ("var", "const") or total[node]
         if pure[node] and not exact and names(node):
             table[node] = var(f"{show(node)}")
     return table
 
 
+_TOTAL = frozenset(
+    ["var", "const", "add", "sub", "mul", "neg", "exp", "exp2", "expm1", "sin", "cos", "sinh",
+     "cosh", "tanh", "sigmoid", "where"]
+)  # fmt: skip
+
+
 def replaced(root: Expr, table: Mapping[Expr, Expr]) -> Expr:
     """The expression with whole subexpressions replaced, the outermost first."""
     done: dict[Expr, Expr] = {}
-
-    def go(node: Expr) -> Expr:
-        if node not in done:
-            done[node] = table.get(node) or (
-                make(node.op, tuple(go(a) for a in node.args), node.value) if node.args else node
-            )
-        return done[node]
-
-    return go(root)
+    for node in walk(root):
+        done[node] = table.get(node) or (
+            make(node.op, tuple(done[a] for a in node.args), node.value) if node.args else node
+        )
+    return done[root]
 
 
 def separate(tower: Tower, v: Ratio, elements: frozenset[str]) -> Separation:

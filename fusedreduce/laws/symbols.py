@@ -18,7 +18,7 @@ from math import lcm
 from sympy.polys.domains import ZZ
 from sympy.polys.rings import ring
 
-from fusedreduce.laws.rationals import primes
+from fusedreduce.laws.positive import positive_factors
 from fusedreduce.laws.ratios import (
     HIGHEST,
     Atom,
@@ -110,6 +110,10 @@ class Tower:
                 return False
         return self.sign_of(p)
 
+    def nonnegative(self, p: Poly) -> bool:
+        """Is p >= 0 by the signs of its terms?"""
+        return all(self.term_sign(m) and c > 0 for m, c in p.terms())
+
     # ---- functions
 
     def parts(self, v: Ratio) -> Iterator[tuple[Ratio, Fraction]]:
@@ -151,7 +155,7 @@ class Tower:
 
     def log(self, v: Ratio) -> Ratio:
         out = self.zero
-        for base, k in self._positive_factors(v, "log"):
+        for base, k in positive_factors(self, v, "log"):
             out = out + self.number(k) * self._log_of(base)
         return out
 
@@ -168,7 +172,7 @@ class Tower:
         if self.is_zero(v):
             return self.zero
         out = self.one
-        for base, k in self._positive_factors(v, "root"):
+        for base, k in positive_factors(self, v, "root"):
             rest = k % q
             out = out * self.of(base) ** (k // q)
             if rest:
@@ -200,35 +204,6 @@ class Tower:
         return exponents.index(1) if c == 1 and sum(exponents) == 1 else None
 
     # ---- factors
-
-    def _positive_factors(self, v: Ratio, what: str) -> Iterator[tuple[Poly, int]]:
-        """v > 0 as a product of positive powers base ** k; primes are bases too.
-
-        One odd factor with an open sign takes the sign that v needs, and is listed in `assumed`;
-        a second one, or one in an even power, splits the case.
-        """
-        if self.is_zero(v):
-            raise Undefined(f"{what} of 0")
-        sign, found, last = 1, list[tuple[Poly, int]](), list[tuple[Poly, int]]()
-        for p, direction in ((self.reduced(v.num), 1), (self.reduced(v.den), -1)):
-            content, factors = self.factors(p)
-            sign *= 1 if content > 0 else -1
-            found += [(self.ring(q), direction * k) for q, k in primes(abs(content))]
-            for f, k in factors:
-                positive = self.is_positive(f)
-                if positive is None and k % 2 and not last:
-                    last.append((f, direction * k))
-                    continue
-                if positive is None:
-                    positive = self.settle_sign(f)
-                sign *= -1 if positive is False and k % 2 else 1
-                found.append((-f if positive is False else f, direction * k))
-        for f, k in last:
-            self.assumed[f * sign] = None
-            found.append((f * sign, k))
-        if sign < 0 and not last:
-            raise Undefined(f"{what} of a negative number")
-        yield from found
 
     def factors(self, p: Poly) -> tuple[int, list[tuple[Poly, int]]]:
         """p = content * product of irreducible f ** k, in a ring of the used generators."""

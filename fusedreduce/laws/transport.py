@@ -15,16 +15,22 @@ from fusedreduce.ir.expr import Expr, call, const, is_const, substitute, var
 from fusedreduce.laws.cases import Case
 from fusedreduce.laws.ratios import Ratio, Undefined
 from fusedreduce.laws.separate import eliminate
+from fusedreduce.laws.spelling import stable
 from fusedreduce.laws.writing import product, total, write
 
-MOVES = ("sub", "div")
+MOVES = ("sub", "div", "keep")
 _NEUTRAL = {"sub": 0.0, "div": 1.0}
 
 
 def ways(references: Sequence[str]) -> list[dict[str, str]]:
-    """How each reference may enter: by differences of all of them first."""
+    """How each reference may enter: by differences of all of them first.
+
+    One that is kept enters as it is, such as the scale s of (x - r) / s; not all are.
+    """
     kinds = itertools.product(MOVES, repeat=len(references))
-    return [dict(zip(references, k, strict=True)) for k in kinds]
+    some = [k for k in kinds if set(k) != {"keep"}]
+    some.sort(key=lambda k: k.count("keep"))
+    return [dict(zip(references, k, strict=True)) for k in some]
 
 
 def printed(case: Case, factors: Sequence[Ratio], way: dict[str, str]) -> list[Expr] | None:
@@ -41,11 +47,12 @@ def printed(case: Case, factors: Sequence[Ratio], way: dict[str, str]) -> list[E
 def _moved(case: Case, factor: Ratio, moves: dict[str, str]) -> Expr | None:
     """One factor, each reference moved its way, if that is exact."""
     start = write(case.tower, factor)
-    to = {f"new.{r}": const(_NEUTRAL[op]) for r, op in moves.items()}
+    moved = {r: op for r, op in moves.items() if op != "keep"}
+    to = {f"new.{r}": const(_NEUTRAL[op]) for r, op in moved.items()}
     try:
-        short = write(case.tower, case.number(substitute(start, to)))
-        steps = {f"old.{r}": call(op, var(f"old.{r}"), var(f"new.{r}")) for r, op in moves.items()}
-        whole = substitute(short, steps)
+        short = write(case.tower, case.tower.tidy(case.number(substitute(start, to))))
+        steps = {f"old.{r}": call(op, var(f"old.{r}"), var(f"new.{r}")) for r, op in moved.items()}
+        whole = stable(substitute(short, steps))
         return whole if case.tower.is_zero(case.number(whole) - factor) else None
     except Undefined:
         return None

@@ -67,7 +67,7 @@ def test_the_parts_of_other_refusals(name: str, parts: tuple[str, ...]) -> None:
 
 def test_the_long_form_explains_every_law() -> None:
     text = prove(zoo.welford("Welford", zoo.chan)).explain()
-    assert "the merge is addition of n, mean * n, m2 + n * mean ** 2.0; 40 trials agree" in text
+    assert "the merge is addition of n, mean * n, m2 + n * mean ** 2.0; 80 trials agree" in text
     assert "exact for every n, by power sums" in text
 
 
