@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -11,9 +12,10 @@ import typer
 
 from fusedreduce import api, pipeline
 from fusedreduce.command.stand_ins import fused_task, parsed_dtype, parsed_shape, reduce_task
-from fusedreduce.command.targets import PROGRAM, SHIPPED, declaration, load, require, term_function
+from fusedreduce.command.targets import PROGRAM, SHIPPED, declaration, load, require
 from fusedreduce.command.text import BOLD, highlighted, normal_form, statuses, styled
-from fusedreduce.errors import FusedReduceError
+from fusedreduce.errors import FusedReduceError, OptionError, message
+from fusedreduce.laws.terms import term_function
 
 app = typer.Typer(
     help="Declare a reduction once, prove it, look at the kernels printed from it.",
@@ -106,7 +108,12 @@ def derive(
     """How a sum of the term moves with its reference. Exit code 1 when it cannot be told."""
     given = [text.partition("=") for text in companion or ()]
     others = {name.strip(): term_function(text) for name, _, text in given}
-    found = api.derive(term_function(term), reference=reference, companions=others)
+    moved = term_function(term)
+    if reference not in inspect.signature(moved).parameters:
+        raise OptionError(
+            message(f"{term} does not read {reference}", came=f"--reference {reference}")
+        )
+    found = api.derive(moved, reference=reference, companions=others)
     say(str(found))
     if not found:
         raise typer.Exit(1)

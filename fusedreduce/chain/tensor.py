@@ -171,11 +171,11 @@ def normalized_dims(dim: Any, rank: int) -> tuple[int, ...]:
                 message(
                     "dim is out of range",
                     expected=f"integers from {-span} to {span - 1}",
-                    came=repr(dim),
+                    came=repr(dim)[:80],
                     where=user_line(),
                 )
             )
         dims.append(d % span)
     if len(set(dims)) < len(dims):
-        raise ShapeError(message("a dimension is named twice", came=repr(dim)))
+        raise ShapeError(message("a dimension is named twice", came=repr(dim)[:80]))
     return tuple(sorted(d for d in dims if d < rank))

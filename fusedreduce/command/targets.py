@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from fusedreduce import reductions
 from fusedreduce.api import Fused
 from fusedreduce.declare import Reduction
-from fusedreduce.errors import DeclarationError, OptionError, message
+from fusedreduce.errors import DeclarationError, FusedReduceError, OptionError, message
 
 PROGRAM = "python -m fusedreduce"
 MOST_CHOICES = 20  # more names than these are not listed in a message
@@ -99,21 +96,12 @@ def imported(path: Path) -> Any:
     assert spec.loader is not None
     sys.path.insert(0, str(path.resolve().parent))
     module = sys.modules[name] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def term_function(text: str) -> Callable[..., Any]:
-    """The function of its free names that a text such as "exp(x - m)" stands for."""
     try:
-        tree = ast.parse(text.strip(), mode="eval")
-    except SyntaxError as error:
-        raise OptionError(message(f"{text!r} is not an expression", came=error.msg)) from None
-    nodes = [*ast.walk(tree)]
-    functions = [n.func for n in nodes if isinstance(n, ast.Call)]
-    called = {f.id for f in functions if isinstance(f, ast.Name)}
-    names = sorted((n.col_offset, n.id) for n in nodes if isinstance(n, ast.Name))
-    free = dict.fromkeys(n for _, n in names if n not in called and n != "torch")
-    found = {n: named(n, vars(torch), dir(torch), "torch") for n in called}
-    made = eval(f"lambda {', '.join(free)}: {text}", {"torch": torch, **found})
-    return made  # type: ignore[no-any-return]
+        spec.loader.exec_module(module)
+    except FusedReduceError:
+        raise
+    except Exception as error:
+        raise OptionError(
+            message(f"{path} does not run", came=f"{type(error).__name__}: {error}")
+        ) from error
+    return module

@@ -149,9 +149,9 @@ class Formula:
             self.define(var(f"{stage.name}:{f.name}"), wish, self.total(f, terms[f.name]))
             if stage.state and f.kind in ("ArgMax", "ArgMin"):
                 best = self.reduced(f.kind.removeprefix("Arg"), terms[f.name])
-                self.define(var(f"{stage.name}.{f.position}"), [f.position], best)
+                self.define(var(stage.slot(f.position)), [f.position], best)
             if stage.state and f.kind == "First":
-                self.bind(f"{stage.name}.{f.position}", "torch.tensor(0)")
+                self.bind(stage.slot(f.position), "torch.tensor(0)")
 
     def name_locals(self, stage: Stage) -> None:
         """The user's local names inside the functions of a declaration."""
@@ -194,7 +194,7 @@ class Formula:
             self.bind(stage.result(output), self.known[expr])
         if stage.state:
             for f in stage.record.fields:
-                self.bind(f"{stage.name}.{f.name}", self.known[var(f"{stage.name}:{f.name}")])
+                self.bind(stage.slot(f.name), self.known[var(f"{stage.name}:{f.name}")])
 
     # -- the general form
 
@@ -229,6 +229,7 @@ class Formula:
         self.writer.line(f"{', '.join(made)} = {state}")
         for n, local in zip(fields, made, strict=True):
             self.bind(f"{stage.name}:{n}", local)
+            self.bind(stage.slot(n), local)
 
     def function(
         self, wish: str, parameters: Sequence[str], exprs: Sequence[Expr],

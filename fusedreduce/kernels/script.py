@@ -16,6 +16,9 @@ COMPARE = '''
 def compare(name, got, wanted, tolerance):
     """Is the largest difference small beside the largest value wanted? NaN equals NaN."""
     got, wanted = got.double(), wanted.double()
+    if wanted.isnan().all():
+        print(f"{name}: nothing to compare, these random inputs give NaN")
+        return bool(got.isnan().all())
     same = (got == wanted) | (got.isnan() & wanted.isnan())
     difference = (got - wanted).abs().masked_fill(same, 0.0).max().item()
     allowed = tolerance * max(1e-3, wanted.nan_to_num(0.0, 0.0, 0.0).abs().max().item())
@@ -184,6 +187,8 @@ class Script:
             roundings = {o.dtype, self.program.state, *formula.roundings()} & {*TOLERANCES}
             exact = dtype_kind(o.dtype) != "float"
             tolerance = "0" if exact else max((TOLERANCES[d] for d in roundings), key=float)
+            if ".state." in str(o.expr.value) and not exact:
+                tolerance = "1e-2"  # a slot may hold nothing but what rounding left
             self.writer.line(f'{sign} compare("{o.name}", {got}, {wanted}, {tolerance})')
             sign = "ok &="
         with self.writer.block("if not ok:"):

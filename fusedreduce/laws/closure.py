@@ -14,6 +14,7 @@ import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 from fusedreduce.ir.expr import Expr, call, names, rename, substitute, var, walk
@@ -75,6 +76,7 @@ class Answer:
     positive: Expr | None = None
 
 
+@lru_cache(maxsize=1024)
 def answer(problem: Problem) -> Answer:
     """The correction of a sum, by linear algebra over functions of the reference."""
     elements = frozenset(n for n, _ in problem.signs) - {*problem.references, *problem.parameters}

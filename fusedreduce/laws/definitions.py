@@ -18,7 +18,7 @@ from fusedreduce.laws.obligations import Obligation, known_signs
 from fusedreduce.laws.powers import Expansion
 from fusedreduce.laws.refute import Search, Trial, search
 from fusedreduce.laws.separate import NotSeparable
-from fusedreduce.laws.settle import Clock, undecided
+from fusedreduce.laws.settle import BY_ROUNDING, Clock, undecided
 from fusedreduce.vectors import Definition, Outputs, of_elements, population
 
 TRIED = (1, 2, 3, 5)  # numbers of elements for trials
@@ -162,7 +162,8 @@ def _up_to(
     exact = (
         f"exact for up to {done} element{'s' * (done > 1)}; for every n not proved ({verdict.why})"
     )
-    return replace(law, status=Status.CHECKED, how=exact)
+    rounded = found.rounded and f"; {found.rounded} trials {BY_ROUNDING}"
+    return replace(law, status=Status.CHECKED, how=f"{exact}{rounded or ''}")
 
 
 def for_every_n(

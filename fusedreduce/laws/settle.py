@@ -10,6 +10,7 @@ from fusedreduce.laws.obligations import Obligation
 from fusedreduce.laws.refute import search
 
 LAW_S = 5.0
+BY_ROUNDING = "agree up to the rounding of a literal"
 
 
 @dataclass
@@ -45,7 +46,7 @@ def settle(o: Obligation, clock: Clock) -> Law:
 
 def undecided(o: Obligation, tried: int, verdict: Verdict, rounded: int = 0) -> Law:
     why = f"{verdict.status}: {verdict.why}" if verdict.why else verdict.status
-    why += f"; {rounded} trials agree up to the rounding of a literal" if rounded else ""
+    why += f"; {rounded} trials {BY_ROUNDING}" if rounded else ""
     if tried:
         return _law(o, Status.CHECKED, f"{tried} trials at 40 digits agree; not proved ({why})")
     return _law(o, Status.UNKNOWN, f"no trial had a value; not proved ({why})")

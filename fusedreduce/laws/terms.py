@@ -14,6 +14,7 @@ from fusedreduce.errors import OptionError, message
 from fusedreduce.ir import expr as ir
 
 LONGEST = 2000  # letters
+DEEPEST = 200  # nested operations
 Values: TypeAlias = "Mapping[str, Any]"
 
 _TWO: Mapping[type[ast.AST], Callable[..., Any]] = {
@@ -29,7 +30,7 @@ _ONE: Mapping[type[ast.AST], Callable[..., Any]] = {
 
 
 def term_function(text: str) -> Callable[..., Any]:
-    """The function of its free names that a text stands for.
+    """The function of traced values that a text stands for; its parameters are the free names.
 
     Names, numbers, + - * / ** // % & | ~, comparisons and the functions of the language, with or
     without `torch.` in front, and `a if c else b`; `^` is a power. Everything else is refused.
@@ -64,7 +65,12 @@ def _parsed(text: str) -> ast.expr:
 
 
 def _check(tree: ast.expr, text: str) -> None:
-    """Only nodes that have a meaning here."""
+    """Only nodes that have a meaning here, and not too deep."""
+    level: list[ast.AST] = [tree]
+    for _ in range(DEEPEST):
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+    if level:
+        raise _refused(text[:40] + " ...", "it is nested too deeply", f"at most {DEEPEST} levels")
     for node in ast.walk(tree):
         if not isinstance(node, _NODES):
             raise _refused(text, f"{type(node).__name__.lower()}")

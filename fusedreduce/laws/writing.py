@@ -75,7 +75,11 @@ def generator(tower: Tower, i: int) -> Expr:
 
 
 def number(value: Fraction) -> Expr:
-    return const(float(value))
+    """As a float, or as a whole number where that is out of a float's range."""
+    try:
+        return const(float(value))
+    except OverflowError:
+        return const(int(value))
 
 
 def scaled(e: Expr, by: Fraction) -> Expr:

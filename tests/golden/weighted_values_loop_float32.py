@@ -132,6 +132,9 @@ def weighted_values(
 def compare(name, got, wanted, tolerance):
     """Is the largest difference small beside the largest value wanted? NaN equals NaN."""
     got, wanted = got.double(), wanted.double()
+    if wanted.isnan().all():
+        print(f"{name}: nothing to compare, these random inputs give NaN")
+        return bool(got.isnan().all())
     same = (got == wanted) | (got.isnan() & wanted.isnan())
     difference = (got - wanted).abs().masked_fill(same, 0.0).max().item()
     allowed = tolerance * max(1e-3, wanted.nan_to_num(0.0, 0.0, 0.0).abs().max().item())

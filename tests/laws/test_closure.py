@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
 import torch
 
 import fusedreduce as fr
+from fusedreduce import trace
 from fusedreduce.errors import DeclarationError
+from fusedreduce.ir.evaluate import dialect, evaluate
 from fusedreduce.ir.show import show
-from fusedreduce.laws import complete, derive
+from fusedreduce.laws import Status, complete, derive
+from fusedreduce.laws.terms import term_function
 from tests.laws import zoo
 
 
@@ -169,3 +173,111 @@ def test_companions_are_found_whatever_their_names() -> None:
     correct = complete(Named.record).by_name["e"].correct
     assert correct is not None
     assert show(correct) == "(e + old.weights * ((old.m - new.m) / 3.0)) * exp(old.m - new.m)"
+
+
+TEN_THOUSAND = [
+    ("exp(x - m)", {}),
+    ("exp(x - m) * y", {}),
+    ("exp2(x - m)", {}),
+    ("x * exp(x - m)", {}),
+    ("(x - m) * exp(x - m)", {"s": "exp(x - m)"}),
+    ("(x - m) ** 2 * exp(x - m)", {"s": "exp(x - m)", "t": "(x - m) * exp(x - m)"}),
+    ("(x - m) ** 2", {"n": "1.0", "d": "x - m"}),
+    ("(x - m) ** 4", {"n": "1.0", "d": "x - m", "e": "(x - m) ** 2", "f": "(x - m) ** 3"}),
+    ("(x / m) ** p", {}),
+    ("log(x / m)", {"n": "1.0"}),
+    ("log2(x / m)", {"n": "1.0"}),
+    ("sqrt(x / m)", {}),
+    ("rsqrt(x / m)", {}),
+    ("(m / x) ** 3", {}),
+    ("sin(x - m)", {"q": "cos(x - m)"}),
+    ("cos(x - m)", {"q": "sin(x - m)"}),
+    ("cosh(x - m)", {"q": "sinh(x - m)"}),
+    ("sinh(x - m)", {"q": "cosh(x - m)"}),
+    ("exp(x - m) * sin(x - m)", {"q": "exp(x - m) * cos(x - m)"}),
+    ("expm1(x - m)", {"n": "1.0"}),
+    ("(x - m) / r", {"n": "1.0"}),
+    ("((x - m) / r) ** 2", {"n": "1.0", "d": "(x - m) / r"}),
+    ("exp((x - m) / p)", {}),
+]
+
+
+@pytest.mark.parametrize(("text", "companions"), TEN_THOUSAND, ids=lambda v: str(v))
+def test_corrections_are_stable_at_large_references(text: str, companions: dict[str, str]) -> None:
+    """In float64, with references near 10000, as close as the term itself is."""
+    references = ("m", "r") if "r" in re.findall(r"\w+", text) else ("m",)
+    term = term_function(text)
+    others = {n: term_function(t) for n, t in companions.items()}
+    found = derive(term, reference=references, companions=others, parameters=("p",))
+    assert found.expression is not None, str(found)
+    make = torch.Generator().manual_seed(0)
+    for _ in range(20):
+        drawn = {n: 1e4 + 3 * torch.randn((), generator=make).double() for n in "xyabcd"}
+        drawn["p"] = torch.tensor(2.5, dtype=torch.float64)
+        element = {"x": drawn["x"], "y": drawn["y"], "p": drawn["p"]}
+        old, new = {"m": drawn["a"], "r": drawn["b"]}, {"m": drawn["c"], "r": drawn["d"]}
+        env = {f"old.{n}": at(f, element | old) for n, f in others.items()}
+        env |= {f"old.{n}": v for n, v in old.items()} | {f"new.{n}": v for n, v in new.items()}
+        env |= {found.field: at(term, element | old), "p": drawn["p"]}
+        double = dialect("torch", {"torch": torch}, dtype=torch.float64)
+        moved = torch.as_tensor(evaluate(found.expression, env, double))
+        largest = max(abs(v) for n, v in env.items() if n == found.field or n[4:] in others)
+        wanted = torch.as_tensor(at(term, element | new))
+        assert abs(moved - wanted) <= 1e-9 * (1 + abs(wanted) + largest)
+
+
+def at(fn, values: dict[str, torch.Tensor]) -> torch.Tensor:
+    """A term as the language means it, in float64."""
+    traced = trace.run(fn, {n: trace.scalar(n) for n in trace.signature(fn, "term").parameters})
+    double = dialect("torch", {"torch": torch}, dtype=torch.float64)
+    return torch.as_tensor(evaluate(trace.to_expr(traced, "term")[0], values, double))
+
+
+RESPELT = {
+    "exp2(x - m)": "c * exp2(old.m - new.m)",
+    "sqrt(x / m)": "c * sqrt(old.m / new.m)",
+    "(m / x) ** 2": "c * (new.m / old.m) ** 2",
+    "(x / m) ** p": "c * (old.m / new.m) ** p",
+    "x * exp(x - m)": "c * exp(old.m - new.m)",
+}
+
+
+@pytest.mark.parametrize(("text", "correction"), RESPELT.items(), ids=RESPELT)
+def test_factors_have_their_shortest_spelling(text: str, correction: str) -> None:
+    found = derive(term_function(text), reference="m", parameters=("p",))
+    assert found.correction == correction
+
+
+def test_a_scale_beside_a_shift_stays_in_the_correction() -> None:
+    others = {"n": term_function("1.0"), "d": term_function("(x - m) / r")}
+    found = derive(term_function("((x - m) / r) ** 2"), reference=("m", "r"), companions=others)
+    assert found.correction == (
+        "c * (old.r / new.r) ** 2 + old.d * (2.0 * (old.m - new.m) * old.r / new.r ** 2) "
+        "+ old.n * ((old.m - new.m) / new.r) ** 2"
+    )
+
+
+def test_what_a_log_needs_is_assumed_and_said() -> None:
+    found = derive(lambda x, r: torch.log(x / r), companions={"n": one})
+    assert found.assumed == ("r > 0",)
+    assert str(found).endswith("(assuming r > 0)")
+
+
+@pytest.mark.parametrize("text", ["abs(x - m)", "floor(x - m)", "erf(x - m)", "maximum(x, m)"])
+def test_a_rank_that_keeps_growing_is_checked_and_no_proof(text: str) -> None:
+    found = derive(term_function(text), reference="m")
+    assert found.status is Status.CHECKED
+    assert "keeps growing" in found.reason
+    assert "by numbers (Checked)" in str(found)
+
+
+@pytest.mark.parametrize("text", ["tanh(x - m)", "x ** m", "log(1 + exp(x - m))", "1 / (x - m)"])
+def test_a_proof_that_there_is_none_is_proved(text: str) -> None:
+    assert derive(term_function(text), reference="m").status is Status.PROVED
+
+
+def test_a_choice_by_the_element_is_no_constant() -> None:
+    """where(x > 50, ...) is both branches: reading one of them proved false definitions."""
+    found = derive(lambda x, m: torch.where(x > 50, torch.exp(x - m), 1.0))
+    assert found.missing == ("(x > 50) * exp(x - m)",)
+    assert derive(lambda x, m: torch.where(x > 50, torch.exp(x - m), 0.0))
