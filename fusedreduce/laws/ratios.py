@@ -11,13 +11,14 @@ Poly: TypeAlias = Any  # sympy's PolyElement over ZZ
 Exponents: TypeAlias = "tuple[int, ...]"
 
 HIGHEST = 2000  # degree in which common factors are looked for
+MOST_CANCELLED = 360  # terms of one times terms of the other, to look for common factors
 MOST_PRODUCTS = 300_000  # of terms, when two polynomials are multiplied
 LONGEST_BITS, MOST_TERMS = 1 << 14, 5000  # of a number and a polynomial that are powers
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """num / den, without common factors; den has a positive leading coefficient."""
+    """num / den; common factors are gone where that is quick; den has a positive lead."""
 
     num: Poly
     den: Poly
@@ -25,8 +26,8 @@ class Ratio:
     def __add__(self, other: Ratio) -> Ratio:
         if self.den == other.den:
             return ratio(self.num + other.num, self.den)
-        above = times(self.num, other.den) + times(other.num, self.den)
-        return ratio(above, times(self.den, other.den))
+        mine, others, den = _over_one(self.den, other.den)
+        return ratio(times(self.num, others) + times(other.num, mine), den)
 
     def __sub__(self, other: Ratio) -> Ratio:
         return self + -other
@@ -60,10 +61,30 @@ def ratio(num: Poly, den: Poly) -> Ratio:
     if len(den) > 1:
         if max(degree(num), degree(den)) > HIGHEST:
             raise OutOfTime
-        num, den = num.cancel(den)
+        num, den = _cancelled(num, den)
     elif den != 1:
         num, den = _over_a_term(num, den)
     return Ratio(-num, -den) if den.LC < 0 else Ratio(num, den)
+
+
+def _over_one(p: Poly, q: Poly) -> tuple[Poly, Poly, Poly]:
+    """r, s, d with d = p s = q r, the common denominator of fractions over p and q."""
+    if min(len(p), len(q)) > 1 and len(p) * len(q) <= MOST_CANCELLED:
+        common, p_alone, q_alone = p.cofactors(q)
+        if common != 1:
+            return p_alone, q_alone, times(p, q_alone)
+    return p, q, times(p, q)
+
+
+def _cancelled(num: Poly, den: Poly) -> tuple[Poly, Poly]:
+    """Without common factors; of large polynomials only the whole of `den` is looked for.
+
+    NOTE a common factor of two polynomials in ten variables with 60 and 7 terms took minutes.
+    """
+    if len(num) * len(den) <= MOST_CANCELLED:
+        return num.cancel(den)  # type: ignore[no-any-return]
+    quotient, rest = num.div([den])
+    return (num, den) if rest else (quotient[0], den.ring.one)
 
 
 def times(p: Poly, q: Poly) -> Poly:
