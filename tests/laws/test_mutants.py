@@ -50,7 +50,8 @@ SURVIVORS = {
     **dict.fromkeys(
         [(n, f"{part} {f}")
          for n, f in (("CosineSimilarity", "qx"), ("CosineSimilarity", "qy"),
-                      ("EuclideanNorm", "q"), ("ScaledNorm", "q"), ("LongWelford", "m2"), ("ShortWelford", "m2"),
+                      ("EuclideanNorm", "q"), ("ScaledNorm", "q"), ("LongWelford", "m2"),
+                      ("ShortWelford", "m2"),
                       ("Joined", "m2"), ("PNorm", "q"))
          for part in ("correct", "term")], SQUARED),
     **dict.fromkeys([("Pebay", f"merge m{k}") for k in (2, 4)], SQUARED),
