@@ -68,8 +68,9 @@ class Builder:
         if name not in self.operands and name not in self.payloads:
             self.operands.append(name)
             near = difflib.get_close_matches(name, self.field_names, n=1, cutoff=0.75)
-            near = [f for f in self.field_names if f.lower() == name.lower()] or near
-            if near and (len(name) > 2 or near[0].lower() == name.lower()):
+            cased = [f for f in self.field_names if f != name and f.lower() == name.lower()]
+            near = cased or [f for f in near if f != name and len(name) > 2]
+            if near:
                 warnings.warn(
                     f"{self.name}: `{name}` in {where} is no field, so it is an operand; "
                     f"did you mean the field `{near[0]}`?",
