@@ -101,11 +101,20 @@ def answer(problem: Problem) -> Answer:
 def _none(problem: Problem, error: NotSeparable) -> Answer:
     """No answer: a proof that there is none, or numbers that speak for it."""
     reason = re.sub(r"\b(old|new)\.", "", str(error))
-    if error.certain or error.positive is not None:
+    if error.certain or _of_one_side(problem, error.positive):
         return Answer(reason=reason, certain=error.certain, positive=error.positive)
+    reason = reason.removesuffix(": state a domain")
     found = growth.ranks(problem.term, problem.references, dict(problem.signs))
     reason += growth.told(found)
     return Answer(reason=reason, certain=False, growing=growth.growing(found))
+
+
+def _of_one_side(problem: Problem, factor: Expr | None) -> bool:
+    """Can a domain tell the sign of a factor, since it is not of element and reference together?"""
+    if factor is None:
+        return False
+    used = {re.sub(r"^(old|new)\.", "", n) for n in names(factor)}
+    return not used & set(problem.references) or used <= set(problem.references)
 
 
 class _Search:

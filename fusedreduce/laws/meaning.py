@@ -18,7 +18,7 @@ def meaning(record: Record) -> Obligation:
     Use     tiles, chunks, devices: any tree of merges gives the two-pass value, for every n.
     """
     trials = []
-    for left, right in (((1,), (2,)), ((1, 2), (3,)), ((1,), (2, 3))):
+    for left, right in (((1,), (2,)), ((1, 2), (3,)), ((1,), (2, 3)), ((1, 2, 3), (4, 5, 6))):
         whole = (*left, *right)
         merged = running.merge(record, running.fold(record, left), running.fold(record, right))
         two_pass = running.direct(record, whole)

@@ -65,6 +65,9 @@ def _quotient(e: Expr) -> Expr | None:
         return b
     if is_const(a, 1) and b.op == "div":
         return call("div", b.args[1], b.args[0])
+    if is_const(a, 1) and b.op == "sqrt" and b.args[0].op == "div":
+        above, below = b.args[0].args
+        return call("sqrt", call("div", below, above))
     if is_const(a, 1) and b.op == "pow" and b.args[0].op == "div":
         above, below = b.args[0].args
         return call("pow", call("div", below, above), b.args[1])
