@@ -32,8 +32,7 @@ from fusedreduce.declare import (
     join,
     state,
 )
-
-__version__ = "0.1.0"
+from fusedreduce.version import __version__ as __version__
 
 __all__ = [
     "All", "Any", "ArgMax", "ArgMin", "First", "Max", "Min", "Payload", "Prod", "Reduction",

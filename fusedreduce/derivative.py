@@ -18,7 +18,6 @@ from fusedreduce.reductions import Total
 from fusedreduce.run import launch, tiles
 from fusedreduce.run.autograd import Plan
 
-VERSION = "0.1.0"
 PROGRAMS_IN_FLIGHT = 512  # that the sum over rows is cut for
 SHORTEST_PART = 64  # rows
 
@@ -47,7 +46,7 @@ class ProgramRunner:
         lay = layout(program, launch.program_strides(program, tensors))
         plan = row_plans.plan(program, lay)
         kernel = print_rows(program, plan, lay, program.name)
-        return launch.prepare(program, kernel, plan, lay, VERSION, self.origin)
+        return launch.prepare(program, kernel, plan, lay, self.origin)
 
 
 def derived(program: Program, wanted: tuple[str, ...]) -> Backward | str:

@@ -21,7 +21,7 @@ import torch
 from fusedreduce.chain import Chain, TracedTensor
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
-from fusedreduce.derivative import VERSION, differentiable
+from fusedreduce.derivative import differentiable
 from fusedreduce.errors import NotFusible, ProofWarning, message
 from fusedreduce.kernels.rows import PrintedKernel, print_rows
 from fusedreduce.plan import rows as row_plans
@@ -107,6 +107,8 @@ def trace_task(task: Task, values: Mapping[str, Any], trust: bool) -> Traced:
     certificates: dict[str, None] = {}
 
     def complete(R: type[Reduction]) -> Record:
+        for part in R.parts:  # a join has no definition of its own: its parts are judged by theirs
+            certified(part.record, trust)
         record, summary = certified(R.record, trust)
         certificates[f"{R.__name__}: {summary}"] = None
         return record
@@ -143,12 +145,17 @@ class Printed:
 def print_task(
     task: Task, values: Mapping[str, Any], trust: bool, strategy: str | None = None
 ) -> Printed:
+    """Declaration or function -> printed kernel."""
+    return print_traced(trace_task(task, values, trust), values, strategy)
+
+
+def print_traced(traced: Traced, values: Mapping[str, Any], strategy: str | None = None) -> Printed:
     """Normal form -> plan -> printed kernel."""
-    traced = trace_task(task, values, trust)
+    program = traced.program
     tensors = {n: v for n, v in values.items() if isinstance(v, torch.Tensor)}
-    lay = layout(traced.program, launch.program_strides(traced.program, tensors))
-    plan = row_plans.plan(traced.program, lay, strategy)
-    kernel = print_rows(traced.program, plan, lay, task.name, traced.certificates)
+    lay = layout(program, launch.program_strides(program, tensors))
+    plan = row_plans.plan(program, lay, strategy)
+    kernel = print_rows(program, plan, lay, program.name, traced.certificates)
     return Printed(traced, plan, lay, kernel)
 
 
@@ -251,10 +258,8 @@ def prepare(task: Task, values: Mapping[str, Any], impl: str | None, trust: bool
         return Prepared("eager", lambda v: leaves(task.eager(v)), traced.structure, program)
     if chosen == "tiles":
         return Prepared(chosen, lambda v: tiles.run(program, v), traced.structure, program)
-    printed = print_task(task, values, trust)
-    run = launch.prepare(
-        printed.traced.program, printed.kernel, printed.plan, printed.layout, VERSION, task.origin
-    )
+    printed = print_traced(traced, values)
+    run = launch.prepare(program, printed.kernel, printed.plan, printed.layout, task.origin)
     return Prepared(chosen, run, traced.structure, program, printed)
 
 

@@ -6,14 +6,14 @@ along the reduced axes; it is an element, row, column or scalar by the axes it v
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
 from fusedreduce.declare.record import Field, Record
 from fusedreduce.ir.check import kind_of
-from fusedreduce.ir.expr import Expr, names, walk
+from fusedreduce.ir.expr import Expr, names
 
 Dims = tuple[tuple[str, ...], ...]  # for each dimension of a tensor, the axes it runs over
 
@@ -93,7 +93,6 @@ class Program:
     outputs: tuple[Output, ...]
     state: str
     names: tuple[tuple[Expr, str], ...] = ()
-    formula: str = field(default="", compare=False)
 
     @cached_property
     def size(self) -> dict[str, int]:
@@ -150,10 +149,7 @@ class Program:
 
     def place(self, expr: Expr) -> str:
         """element, row, column or scalar: by the axes, outer and reduced, it varies along."""
-        found = {self.place_of_name(n) for n in names(expr)}
-        if "element" in found or {"row", "column"} <= found:
-            return "element"
-        return next((p for p in ("row", "column") if p in found), "scalar")
+        return widest(self.place_of_name(n) for n in names(expr))
 
     def place_of_name(self, name: str) -> str:
         if name == "j":
@@ -171,9 +167,17 @@ class Program:
             return "element" if reduced else "row"
         return "column" if reduced else "scalar"
 
-    def needs(self, *exprs: Expr) -> frozenset[str]:
-        """The inputs these expressions read directly."""
-        return frozenset(n for n in names(*exprs) if n in self.by_name)
+
+def widest(places: Iterable[str]) -> str:
+    """Where a value varies that is made of values of these places.
+
+    >>> widest(["row", "scalar"]), widest(["row", "column"])
+    ('row', 'element')
+    """
+    found = set(places)
+    if "element" in found or {"row", "column"} <= found:
+        return "element"
+    return next((p for p in ("row", "column") if p in found), "scalar")
 
 
 def dtype_kind(dtype: str) -> str:
@@ -287,11 +291,3 @@ def restricted(record: Record, outputs: frozenset[str], keep_state: bool = False
         finish=tuple((o, e) for o, e in record.finish if o in outputs),
         empty=tuple((o, v) for o, v in record.empty if o in outputs),
     )
-
-
-def count_nodes(program: Program) -> int:
-    """Operations per element, a measure for plans."""
-    exprs = [o.expr for o in program.outputs]
-    exprs += [e for s in program.stages for _, e in s.operands]
-    exprs += [f.term for s in program.stages for f in s.record.fields if f.term is not None]
-    return sum(1 for n in walk(*exprs) if n.args)

@@ -47,8 +47,6 @@ def print_kernel(task: Any, values: Mapping[str, Any], strategy: str | None) -> 
 def run(task: Any, values: Mapping[str, Any], strategy: str | None) -> Any:
     """Print, build and launch by one strategy."""
     made = print_kernel(task, values, strategy)
-    go = launch.prepare(
-        made.traced.program, made.kernel, made.plan, made.layout, pipeline.VERSION, task.origin
-    )
+    go = launch.prepare(made.traced.program, made.kernel, made.plan, made.layout, task.origin)
     with poisoned():
         return rebuild(made.traced.structure, go(values))

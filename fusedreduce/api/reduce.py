@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from fusedreduce import pipeline, trace
+from fusedreduce import pipeline
+from fusedreduce.api.operands import (
+    argument_names,
+    arguments_of,
+    dims_of,
+    dtype_kind,
+    has_shape,
+    operand_names,
+    operands_of,
+    outputs_of,
+    reads_payload,
+)
 from fusedreduce.chain import Chain, TracedTensor, normalized_dims
 from fusedreduce.declare.join import nested
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction, require_reduction
-from fusedreduce.errors import OperandError, OptionError, ShapeError, message
-from fusedreduce.ir.expr import names as ir_names
-from fusedreduce.kernels.names import safe_names
-from fusedreduce.program import needed_fields, typed
+from fusedreduce.errors import OperandError, OptionError, message
+from fusedreduce.program import typed
 from fusedreduce.request import require_dtype
 from fusedreduce.run import eager, merging
 from fusedreduce.trace import Names
@@ -81,34 +89,6 @@ class ReduceTask:
         return {table.get(n, n): v for n, v in values.items()}
 
 
-def operand_names(record: Record) -> tuple[str, ...]:
-    return (*record.operands, *record.payloads)
-
-
-def argument_names(record: Record) -> tuple[str, ...]:
-    """What the operands are called as arguments of a printed kernel."""
-    return safe_names(operand_names(record))
-
-
-def dtype_kind(value: Any) -> str:
-    """bool, int or float: of a tensor or a number."""
-    return (
-        trace.dtype_kind(value.dtype) if isinstance(value, torch.Tensor) else trace.kind_of(value)
-    )
-
-
-def has_shape(value: Any) -> bool:
-    """A tensor, not a number."""
-    return isinstance(value, TracedTensor) and isinstance(value.meta, torch.Tensor)
-
-
-def reads_payload(record: Record, output: str) -> bool:
-    """Does an output depend on a vector per element?"""
-    fields = needed_fields(record, frozenset({output}))
-    terms = [f.term for f in record.fields if f.name in fields and f.term is not None]
-    return any(p in ir_names(*terms) for p in record.payloads)
-
-
 @functools.lru_cache(maxsize=1024)
 def _runner(task: ReduceTask) -> pipeline.Runner:
     return pipeline.Runner(task)
@@ -156,13 +136,13 @@ def reduce(
     """
     require_reduction(R)
     record = R.record
-    dim = _dims(dim)
+    dim = dims_of(dim)
     if keepdim not in (True, False):
         raise OptionError(message("keepdim is not a bool", came=repr(keepdim)))
     if dtype is not None:
         require_dtype("dtype", dtype)
-    wanted = _outputs(record, outputs)
-    values = _operands(record, x, operands, wanted)
+    wanted = outputs_of(record, outputs)
+    values = operands_of(record, x, operands, wanted)
     first = next(iter(values.values()))
     if isinstance(first, TracedTensor):
         return _in_fused(R, values, dim, keepdim, outputs, wanted, dtype)
@@ -170,7 +150,7 @@ def reduce(
     if not wanted and not with_state:
         raise OptionError(message("no output is asked for", expected="a name, several or None"))
     task = ReduceTask(R, dim, keepdim, wanted, dtype, with_state)
-    found = _runner(task)(_arguments(record, values), impl, trust)
+    found = _runner(task)(arguments_of(record, values), impl, trust)
     if not with_state:
         return shaped(record, found, outputs)
     state = {n.removeprefix("state."): found.pop(n) for n in [*found] if n.startswith("state.")}
@@ -189,14 +169,16 @@ def _seeded(
     trust: bool,
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The state after a seed, and its finish in the dtypes of the results."""
-    given = {n: getattr(t, "shape", t) for n, t in seed.items()} if _is_dict(seed) else seed
+    given = (
+        {n: getattr(t, "shape", t) for n, t in seed.items()} if isinstance(seed, Mapping) else seed
+    )
     if given != {n: t.shape for n, t in state.items()}:
         raise OperandError(
             message(
                 "the seed is not a state of this declaration and shape",
                 expected=", ".join(f"{n} {tuple(t.shape)}" for n, t in state.items()),
                 came=", ".join(f"{n} {s}" for n, s in given.items())
-                if _is_dict(given)
+                if isinstance(given, Mapping)
                 else type(seed).__name__,
                 do="take it from fr.reduce(..., return_state=True)",
             )
@@ -206,112 +188,6 @@ def _seeded(
     state = merging.merge(record, {n: seed[n] for n in state}, state)
     finished = merging.finish(record, state)
     return state, {o: finished[o].to(v.dtype) for o, v in found.items()}
-
-
-def _arguments(record: Record, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The operands by the names they have in a printed kernel."""
-    names, safe = operand_names(record), argument_names(record)
-    if names == safe:
-        return values
-    table = dict(zip(names, safe, strict=True))
-    return {table[n]: v for n, v in values.items()}
-
-
-def _is_dict(value: Any) -> bool:
-    return isinstance(value, Mapping)
-
-
-def _dims(dim: Any) -> int | tuple[int, ...] | None:
-    """`dim` as a key: True and 1.0 are equal to 1, but no dimensions."""
-    if dim is None or type(dim) is int:
-        return dim
-    if isinstance(dim, (tuple, list)) and all(type(d) is int for d in dim):
-        return tuple(dim)
-    raise ShapeError(
-        message("dim is no dimension", expected="an integer, a tuple of them or None",
-                came=repr(dim))
-    )  # fmt: skip
-
-
-def _outputs(record: Record, outputs: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The output names asked for, checked."""
-    known = record.outputs
-    if outputs is not None and not isinstance(outputs, (str, tuple, list)):
-        raise OptionError(
-            message("outputs is not a name", expected="a name, several or None", came=repr(outputs))
-        )
-    asked = known if outputs is None else (outputs,) if isinstance(outputs, str) else tuple(outputs)
-    for name in asked:
-        if name not in known:
-            near = difflib.get_close_matches(str(name), known, n=1)
-            raise OptionError(
-                message(
-                    f"{record.name} has no output {name!r}",
-                    expected=", ".join(map(repr, known)) if known != ("",) else "outputs=None",
-                    do=f"did you mean {near[0]!r}?" if near else "",
-                )
-            )
-    return asked
-
-
-def _operands(
-    record: Record, x: Any, given: Mapping[str, Any], outputs: Sequence[str]
-) -> dict[str, Any]:
-    """Every operand by name, in the declaration's order; missing and unknown ones are told."""
-    names = (*record.operands, *record.payloads)
-    if not record.operands:
-        raise OperandError(
-            message(f"{record.name} reads no operand", do="let a term take x", where=record.line)
-        )
-    values = {record.operands[0]: x, **given}
-    for name in given:
-        if name == record.operands[0] or name not in names:
-            near = difflib.get_close_matches(name, names, n=1)
-            raise OperandError(
-                message(
-                    f"{record.name} has no operand `{name}`"
-                    if name not in names
-                    else f"`{name}` is given twice",
-                    expected=", ".join(names),
-                    do=f"did you mean `{near[0]}`?" if near else "",
-                )
-            )
-    needed = [n for n in names if n not in record.payloads or _asked(record, outputs, n)]
-    for name in needed:
-        if name not in values:
-            near = difflib.get_close_matches(name, record.by_name, n=1)
-            raise OperandError(
-                message(
-                    f"{record.name} needs the operand `{name}`",
-                    came=", ".join(values),
-                    do=f"pass {name}=..., or did you mean the field `{near[0]}`?"
-                    if near
-                    else f"pass {name}=...",
-                    where=record.line,
-                )
-            )
-    for name in needed:
-        _check_operand(name, values[name], first=name == record.operands[0])
-    return {n: values[n] for n in needed}
-
-
-def _asked(record: Record, outputs: Sequence[str], payload: str) -> bool:
-    return any(reads_payload(record, o) for o in outputs)
-
-
-def _check_operand(name: str, value: Any, first: bool) -> None:
-    if isinstance(value, (torch.Tensor, TracedTensor)):
-        return
-    if not first and isinstance(value, (bool, int, float)):
-        return
-    raise OperandError(
-        message(
-            f"operand `{name}` is not a tensor",
-            expected="a torch.Tensor" if first else "a torch.Tensor or a number",
-            came=f"{type(value).__name__}",
-            do="torch.as_tensor(...) makes one",
-        )
-    )
 
 
 def _in_fused(

@@ -105,7 +105,6 @@ class Record:
     guards     the selects of the edge rule to apply (None: all); chosen on the float grid
     gauge      the outputs whose slope along the references is 0 (a fact of the certificate)
     jointly_gauge   what is made of the outputs together does not depend on the references
-    parts      for a join: (name, record of the part, part's field name -> field name here)
     """
 
     name: str

@@ -10,7 +10,7 @@ from fusedreduce.declare import edges
 from fusedreduce.declare.record import Field, Record
 from fusedreduce.ir.differentiate import gradient
 from fusedreduce.ir.expr import Expr, call, is_const, names, substitute, var, where
-from fusedreduce.program import Program, Stage
+from fusedreduce.program import Program, Stage, widest
 
 
 class NoBackward(Exception):
@@ -56,10 +56,7 @@ class Parts:
 
     def place(self, expr: Expr) -> str:
         """element, row, column or scalar, for expressions over gradients too."""
-        found = {self.place_of_name(n) for n in names(expr)}
-        if "element" in found or {"row", "column"} <= found:
-            return "element"
-        return next((p for p in ("row", "column") if p in found), "scalar")
+        return widest(self.place_of_name(n) for n in names(expr))
 
     def place_of_name(self, name: str) -> str:
         return self.places.get(name) or self.program.place_of_name(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 from fusedreduce.declare.record import Record
 from fusedreduce.gradient.parts import Parts, refuse_structure, saved_state, slot_name
@@ -52,31 +53,13 @@ def backward(
         for s in program.stages
         for o, e in s.record.finish
     }
-    columns: dict[str, Expr] = {}
-    rows: dict[str, tuple[Expr, Dims, str]] = {}
-    how: list[tuple[str, str, str, tuple[int, ...]]] = []
-    for name in b.wanted:
-        i = program.by_name[name]
-        part = b.grads.get(name, const(0.0))
-        wide = program.place_of_name(name)
-        if wide in ("row", "scalar") and b.place(part) in ("element", "column"):
-            part = b.over_row(part, f"sum_{name}")
-        dims, after = full_dims(program, i, b.place(part))
-        if wide == "column" and program.outer and not after_inside(program, i):
-            columns[name] = part
-            how.append((name, "columns", f"d{name}", (0,)))
-        else:
-            rows[name] = (part, dims, i.dtype if not after else program.state)
-            how.append((name, "rows", f"d{name}", after))
+    rows, columns, how = _sorted_parts(program, b)
     made = _rows_program(program, b, results, rows, columns)
-    used = set(
-        names(*[o.expr for o in made.outputs], *[e for s in made.stages for _, e in s.operands])
-    )
-    column_program = (
-        _columns_program(program, b, results, columns, made, split) if columns else None
-    )
-    if column_program is not None:
-        used |= {n for s in column_program.stages for _, e in s.operands for n in names(e)}
+    used = _read(made)
+    column_program = None
+    if columns:
+        column_program = _columns_program(program, b, results, columns, made, split)
+        used |= _read(column_program)
     saved = [
         (s, slot.name)
         for s in program.stages
@@ -89,8 +72,40 @@ def backward(
         rows=_pruned(made),
         columns=None if column_program is None else _pruned(column_program),
         joined=_pruned(_joined(program, made, results, columns)) if columns else None,
-        wanted=tuple(how),
+        wanted=how,
     )
+
+
+Rows: TypeAlias = "dict[str, tuple[Expr, Dims, str]]"
+
+
+def _sorted_parts(
+    program: Program, b: Parts
+) -> tuple[Rows, dict[str, Expr], tuple[tuple[str, str, str, tuple[int, ...]], ...]]:
+    """Each wanted gradient among the rows' outputs or the columns', and how it is finished."""
+    rows: Rows = {}
+    columns: dict[str, Expr] = {}
+    how: list[tuple[str, str, str, tuple[int, ...]]] = []
+    for name in b.wanted:
+        i = program.by_name[name]
+        part = b.grads.get(name, const(0.0))
+        wide = program.place_of_name(name)
+        if wide in ("row", "scalar") and b.place(part) in ("element", "column"):
+            part = b.over_row(part, f"sum_{name}")
+        if wide == "column" and program.outer and not after_inside(program, i):
+            columns[name] = part
+            how.append((name, "columns", f"d{name}", (0,)))
+        else:
+            dims, after = full_dims(program, i)
+            rows[name] = (part, dims, i.dtype if not after else program.state)
+            how.append((name, "rows", f"d{name}", after))
+    return rows, columns, tuple(how)
+
+
+def _read(program: Program) -> set[str]:
+    """The names that a program's outputs and operands read."""
+    operands = [e for s in program.stages for _, e in s.operands]
+    return set(names(*[o.expr for o in program.outputs], *operands))
 
 
 def after_inside(program: Program, i: Input) -> bool:
@@ -99,7 +114,7 @@ def after_inside(program: Program, i: Input) -> bool:
     return bool(inner - i.axes)
 
 
-def full_dims(program: Program, i: Input, place: str) -> tuple[Dims, tuple[int, ...]]:
+def full_dims(program: Program, i: Input) -> tuple[Dims, tuple[int, ...]]:
     """The dimensions of the gradient as the kernel writes it, and those to sum over afterwards.
 
     An input that misses axes of its place gets them in front.

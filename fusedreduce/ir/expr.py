@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 from weakref import WeakValueDictionary
@@ -161,7 +160,3 @@ def is_const(node: Expr, value: Number | None = None) -> bool:
     if value is None:
         return True
     return isinstance(node.value, bool) == isinstance(value, bool) and node.value == value
-
-
-def is_infinite(node: Expr) -> bool:
-    return node.op == "const" and isinstance(node.value, float) and math.isinf(node.value)

@@ -12,9 +12,7 @@ from fusedreduce.kernels.names import TAKEN, Namer, describe, identifier
 from fusedreduce.kernels.spelling import wide_constants
 from fusedreduce.kernels.writer import Writer
 from fusedreduce.plan.rows import RowPlan
-from fusedreduce.program import Program
-
-ORDER = ("scalar", "row", "column", "element")
+from fusedreduce.program import Program, widest
 
 
 @dataclass
@@ -92,10 +90,7 @@ class Body:
 
     def place(self, expr: Expr) -> str:
         """Where a value varies; values defined by the printer say so themselves."""
-        found = {self.place_of_name(n) for n in names(expr)}
-        if "element" in found or {"row", "column"} <= found:
-            return "element"
-        return next((p for p in ("row", "column") if p in found), "scalar")
+        return widest(self.place_of_name(n) for n in names(expr))
 
     def place_of_name(self, name: str) -> str:
         node = var(name)

@@ -11,7 +11,7 @@ from fusedreduce.ir.expr import Expr, names, var
 from fusedreduce.kernels.body import Body
 from fusedreduce.kernels.spelling import TYPES, literal
 from fusedreduce.kernels.writer import WIDTH, brackets, split_operators
-from fusedreduce.program import Stage
+from fusedreduce.program import Stage, widest
 
 
 @dataclass
@@ -107,10 +107,7 @@ class StagePrinter:
 
     def term_place(self, f: Field) -> str:
         assert f.term is not None
-        places = [self.place_of(n) for n in names(f.term)]
-        if "element" in places or {"row", "column"} <= set(places):
-            return "element"
-        return next((p for p in ("row", "column") if p in places), "scalar")
+        return widest(self.place_of(n) for n in names(f.term))
 
     def place_of(self, parameter: str) -> str:
         if parameter in self.record.by_name:

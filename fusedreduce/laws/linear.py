@@ -14,9 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import gcd
-from typing import TypeVar
 
-Column = TypeVar("Column", bound=Hashable)
 STRICT, WEAK, EQUAL = ">", ">=", "="
 
 

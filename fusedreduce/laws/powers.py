@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from fusedreduce.declare.record import Record
-from fusedreduce.ir.expr import Expr, call, names, rename, substitute, var
+from fusedreduce.ir.expr import Expr, call, rename, substitute, var
 from fusedreduce.ir.show import show
 from fusedreduce.laws.cases import Case
 from fusedreduce.laws.complete import signs_of, term_sign
@@ -125,7 +125,3 @@ def state_of(
 
 def joined(a: Mapping[int, Expr], b: Mapping[int, Expr]) -> dict[int, Expr]:
     return {k: call("add", a[k], b[k]) for k in a}
-
-
-def used_signs(known: Mapping[str, str], *exprs: Expr) -> dict[str, str]:
-    return {n: known.get(n, "") for e in exprs for n in names(e)}

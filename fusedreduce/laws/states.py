@@ -183,9 +183,6 @@ def reads(e: Expr, side: str) -> tuple[str, ...]:
     return tuple(n.removeprefix(start) for n in names(e) if n.startswith(start))
 
 
-Merge: TypeAlias = Callable[[State, State], State]
-
-
 def operand_signs(record: Record, count: int) -> dict[str, str]:
     """Signs of the operands of elements 1 to count."""
     return {n: _SIGNS.get(d, "") for n, d in elements(record, count)}

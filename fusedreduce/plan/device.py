@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 WARP = 32
-LOAD_BYTES = 16  # the widest load of one thread
 MAX_REGISTERS = 255  # of one thread
 
 

@@ -19,6 +19,7 @@ from fusedreduce.plan.layout import Layout, contiguous
 from fusedreduce.plan.rows import RowPlan
 from fusedreduce.program import Output, Program
 from fusedreduce.run import cache
+from fusedreduce.version import __version__
 
 
 def triton_version() -> str:
@@ -40,8 +41,8 @@ def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def load(kernel: PrintedKernel, version: str) -> ModuleType:
-    return cache.load(kernel.name, kernel.source, (version, triton_version()))
+def load(kernel: PrintedKernel) -> ModuleType:
+    return cache.load(kernel.name, kernel.source, (__version__, triton_version()))
 
 
 @dataclass(frozen=True)
@@ -142,15 +143,10 @@ def program_strides(
 
 
 def prepare(
-    program: Program,
-    kernel: PrintedKernel,
-    plan: RowPlan,
-    layout: Layout,
-    version: str,
-    origin: str,
+    program: Program, kernel: PrintedKernel, plan: RowPlan, layout: Layout, origin: str
 ) -> Launch:
     """Build the launch of a printed row kernel."""
-    module = load(kernel, version)
+    module = load(kernel)
     found = integer_arguments(layout, program.rows, program.columns)
     pointers = {f"{identifier(i.name)}_ptr" for i in program.inputs} | {
         f"{identifier(o.name)}_ptr" for o in program.outputs

@@ -106,8 +106,7 @@ class Reduced:
 
 def _or_empty(record: Record, state: Values, columns: int, value: Tensor, empty: float) -> Tensor:
     """`empty` where a row holds nothing: it has no elements, or every element is absent."""
-    can_be_absent = any(f.has_infinite_identity for f in record.references)
-    if columns and not can_be_absent and record.form == "corrected":
+    if columns and not edges.can_be_empty(record):
         return value
     holds = edges.has_element(record, state) if columns else torch.zeros_like(value).bool()
     return torch.where(holds, value, torch.as_tensor(empty).to(value))

@@ -63,7 +63,11 @@ class Names:
 
 @contextmanager
 def local_names(code: CodeType | None, names: Names) -> Iterator[None]:
-    """Record, when the function with this code returns, which local holds which expression."""
+    """Record, when the function with this code returns, which local holds which expression.
+
+    NOTE: Python has one profile hook. A profiler that is no function (cProfile) cannot be called
+    from ours, so while one runs the names are done without.
+    """
 
     def hook(frame: FrameType, event: str, arg: Any) -> None:
         if event == "return" and frame.f_code is code:
@@ -72,9 +76,12 @@ def local_names(code: CodeType | None, names: Names) -> Iterator[None]:
                 if isinstance(value, Traced) and value.expr.args:
                     names.of.setdefault(value.expr, name)
         if previous is not None:
-            previous(frame, event, arg)  # type: ignore[arg-type]
+            previous(frame, event, arg)
 
-    previous = sys.getprofile()
+    previous: Any = sys.getprofile()  # a C profiler (cProfile) is not callable
+    if previous is not None and not callable(previous):
+        yield
+        return
     sys.setprofile(hook)
     try:
         yield

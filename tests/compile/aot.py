@@ -11,7 +11,7 @@ from typing import Any
 
 from fusedreduce.kernels.access import integer_arguments
 from fusedreduce.kernels.names import identifier
-from fusedreduce.pipeline import VERSION, Printed
+from fusedreduce.pipeline import Printed
 from fusedreduce.run import launch
 
 TYPES = {
@@ -35,7 +35,7 @@ def compile_for(made: Printed, capability: int) -> Needs:
     from triton.backends.compiler import GPUTarget
     from triton.compiler.compiler import ASTSource
 
-    function = getattr(launch.load(made.kernel, VERSION), made.kernel.name)
+    function = getattr(launch.load(made.kernel), made.kernel.name)
     signature, constants, attributes = specialised(made)
     order = {name: k for k, name in enumerate(function.arg_names)}
     source = ASTSource(

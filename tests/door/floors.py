@@ -20,11 +20,12 @@ class Room:
 
 LANGUAGE = ("errors", "ir", "trace", "declare", "vectors")
 TRACING = ("program", "states", "gradient", "chain", "reductions", "torch_reductions")
-COMPILER = (*LANGUAGE, *TRACING, "laws", "masks", "plan", "kernels")
+COMPILER = ("version", *LANGUAGE, *TRACING, "laws", "masks", "plan", "kernels")
 USERS = ("errors", "api", "declare", "masks", "run.eager")
 
 ROOMS = (
     Room(0, "errors"),
+    Room(0, "version"),
     Room(1, "ir", ("errors",)),
     Room(2, "trace", ("errors", "ir"), torch=True),
     Room(2, "declare", ("errors", "ir", "trace"), torch=True),

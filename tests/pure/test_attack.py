@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import threading
 from collections import namedtuple
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from fusedreduce.errors import (
     DeclarationError,
     DtypeError,
     FusedReduceError,
+    LawViolation,
     NotFusible,
     OperandError,
     OptionError,
@@ -299,6 +301,18 @@ def test_transforms_of_torch_func_are_refused() -> None:
             run(x)
 
 
+# ---- joins -------------------------------------------------------------------------------------
+
+
+def test_a_join_is_judged_by_the_definitions_of_its_parts() -> None:
+    class Halved(Total):
+        def definition(x):
+            return torch.sum(x) / 2
+
+    with pytest.raises(LawViolation, match="Halved"):
+        fr.reduce(fr.join(LogSumExp, Halved), torch.randn(4))
+
+
 # ---- at once -----------------------------------------------------------------------------------
 
 
@@ -325,3 +339,8 @@ def test_threads_prove_and_trace_at_once() -> None:
     for t in threads:
         t.join()
     assert not failed
+
+
+def test_a_function_is_fused_under_a_profiler() -> None:
+    with cProfile.Profile():
+        same(lambda x: torch.log_softmax(x, -1).amax(-1), x)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedreduce.declare.edges import has_element
+from fusedreduce.declare.edges import can_be_empty, has_element
 from fusedreduce.declare.record import Record
 from fusedreduce.run.eager.rows import Rows, Values, call, components
 
@@ -39,8 +39,7 @@ def _nothing(record: Record, state: Values, rows: Rows) -> Tensor | None:
     """Which rows hold nothing: those of length 0, those of which every element is absent."""
     if rows.n == 0:
         return torch.tensor(True, device=rows.device)
-    can_be_absent = any(f.has_infinite_identity for f in record.references)
-    if not can_be_absent and record.form == "corrected":
+    if not can_be_empty(record):
         return None
     holds: Tensor = has_element(record, state).any(-1, keepdim=True)
     return ~holds
