@@ -96,14 +96,13 @@ class Fused(Generic[P, T]):
         return dict(zip(self.names, bound.arguments.values(), strict=True))
 
     def __call__(self, *args: Any, **kwargs: Any) -> T:
-        if any(isinstance(v, TracedTensor) for v in (*args, *kwargs.values())):
-            kwargs = {n: v for n, v in kwargs.items() if n not in OPTIONS}
-            return self.fn(*args, **kwargs)  # inside another fused function
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() and not _traced(args, kwargs):
             return opaque.call(Fused.run, self, args, kwargs)  # type: ignore[no-any-return]
         return self.run(*args, **kwargs)
 
     def run(self, *args: Any, impl: str | None = None, trust: bool = False, **kwargs: Any) -> T:
+        if TracedTensor in map(type, args) or _traced((), kwargs):
+            return self.fn(*args, **kwargs)  # inside another fused function
         return self.runner(self.values(args, kwargs), impl, trust)  # type: ignore[no-any-return]
 
     def source(self, *args: Any, **kwargs: Any) -> str:
@@ -115,6 +114,10 @@ class Fused(Generic[P, T]):
         """Plan, traffic and stages of a call with these arguments, as text."""
         values = self.values(args, kwargs)
         return pipeline.describe(pipeline.print_task(self.runner.task, values, trust=False))
+
+
+def _traced(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return any(isinstance(v, TracedTensor) for v in (*args, *kwargs.values()))
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature:

@@ -108,31 +108,29 @@ class Direct:
 
 def run(call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The outputs of a call that torch can differentiate, as often as it likes."""
-    made = Rows.apply(call, *tensors)  # type: ignore[no-untyped-call]
+    function = Rows if isinstance(call, Direct) else OpenRows
+    made = function.apply(call, *tensors)  # type: ignore[no-untyped-call]
     return list(made[: call.outputs])
 
 
+def _remember(ctx: Any, call: Call, tensors: Sequence[Tensor], output: Sequence[Tensor]) -> None:
+    results, saved = output[: call.outputs], output[call.outputs :]
+    ctx.call = call
+    ctx.save_for_backward(*tensors, *saved)
+    ctx.mark_non_differentiable(*(t for t in results if not t.is_floating_point()), *saved)
+    ctx.set_materialize_grads(False)
+    ctx.results = [(t.shape, t.dtype, t.device) for t in results]
+    ctx.saved = len(saved)
+
+
 class Rows(torch.autograd.Function):
-    """forward: the fused run; backward: the derived programs, else torch on the meaning.
-
-    NOTE: the vmap rule is written out: with the generated one torch.func.hessian fails (2.13).
-    """
+    """forward: the fused run; backward: the derived programs, else torch on the meaning."""
 
     @staticmethod
-    def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-        return tuple(call.run(tensors))
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        call, *tensors = inputs
-        results, saved = output[: call.outputs], output[call.outputs :]
-        ctx.call = call
-        ctx.save_for_backward(*tensors, *saved)
-        ctx.save_for_forward(*tensors)
-        ctx.mark_non_differentiable(*(t for t in results if not t.is_floating_point()), *saved)
-        ctx.set_materialize_grads(False)
-        ctx.results = [(t.shape, t.dtype, t.device) for t in results]
-        ctx.saved = len(saved)
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+        output = tuple(call.run(tensors))
+        _remember(ctx, call, tensors, output)
+        return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -154,6 +152,24 @@ class Rows(torch.autograd.Function):
         needed = dict(zip(call.names, ctx.needs_input_grad[1:], strict=True))
         return None, *(table.get(m) if needed[m] else None for m in call.names)
 
+
+class OpenRows(Rows):
+    """The same where torch transforms the run.
+
+    NOTE: torch looks at the signature of such a forward at each call (20 us); the vmap rule is
+    written out, as torch.func.hessian fails with the generated one (2.13).
+    """
+
+    @staticmethod
+    def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return tuple(call.run(tensors))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        call, *tensors = inputs
+        _remember(ctx, call, tensors, output)
+        ctx.save_for_forward(*tensors)
+
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Any) -> Any:
         """Along tangents: by the meaning, whose tangents need nothing saved."""
@@ -163,7 +179,7 @@ class Rows(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, call: Any, *tensors: Tensor) -> Any:
-        return _batched(Rows, info.batch_size, in_dims[1:], call, tensors)
+        return _batched(OpenRows, info.batch_size, in_dims[1:], call, tensors)
 
 
 class RowsBackward(torch.autograd.Function):
