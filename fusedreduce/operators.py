@@ -52,7 +52,7 @@ class Found:
 class Entry:
     """What a key stands for.
 
-    arguments  (name, "tensor" | "number" | "fixed", the value if fixed), in order
+    arguments  (name, "tensor" | "number" | "dtype" | "fixed", the value if fixed), in order
     wanted     the inputs whose gradients will be asked for
     depth      how many vmaps are around it
     """
@@ -88,7 +88,8 @@ class Entry:
     def values(self, tensors: Sequence[Tensor], numbers: Sequence[float]) -> dict[str, Any]:
         """The arguments by name, in order."""
         given = {"tensor": iter(tensors), "number": iter(numbers)}
-        return {n: next(given[k]) if k in given else v for n, k, v in self.arguments}
+        found = {n: next(given[k]) if k in given else v for n, k, v in self.arguments}
+        return found | {n: getattr(torch, v) for n, k, v in self.arguments if k == "dtype"}
 
     # -- the operators
 
@@ -256,6 +257,8 @@ def _kind(value: Any) -> tuple[str, Any]:
         return "tensor", None
     if isinstance(value, float):
         return "number", None
+    if isinstance(value, torch.dtype):
+        return "dtype", str(value).removeprefix("torch.")
     fixed(value)  # refuses what cannot be told apart
     return "fixed", value
 
