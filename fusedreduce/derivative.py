@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedreduce.gradient import INDEX, Backward, NoBackward, backward
+from fusedreduce.gradient import INDEX, Backward, NoBackward, apart, backward
 from fusedreduce.kernels.rows import print_rows
 from fusedreduce.plan import rows as row_plans
 from fusedreduce.plan.layout import layout
@@ -70,8 +70,10 @@ def parts_of(program: Program) -> int:
 
 def kernels(made: Backward) -> tuple[Program, ...]:
     """The programs that a backward on a GPU runs: one where the columns' sums fit, else two."""
-    if made.joined is not None and row_plans.sums_fit(made.joined):
-        return (made.joined,)
+    if made.joined is not None and len(made.joined.reduced) == 1:
+        if row_plans.sums_fit(made.joined):
+            return (made.joined,)
+        return tuple(p for p in apart(made.joined) if p is not None)
     return (made.rows,) if made.columns is None else (made.rows, made.columns)
 
 
@@ -80,17 +82,18 @@ def backward_runner(
 ) -> Callable[[Mapping[str, Any]], dict[str, Tensor]]:
     """The gradients by input name."""
     programs = kernels(made) if implementation == "triton" else (made.rows, made.columns)
-    rows, *rest = (ProgramRunner(p, implementation, origin) for p in programs if p is not None)
-    if not rest:
-        return lambda values: finished(made, named(rows, values), {}, values)
-    (columns,) = rest
+    runners = [ProgramRunner(p, implementation, origin) for p in programs if p is not None]
+    indexed = any(INDEX in p.by_name for p in programs if p is not None)
     sizes = [a.size for a in program.reduced]
 
     def run(values: Mapping[str, Any]) -> dict[str, Tensor]:
-        found = named(rows, values)
-        index = torch.arange(program.columns, device=next(iter(found.values())).device)
-        second = named(columns, {**values, **found, INDEX: index.reshape(sizes)})
-        return finished(made, found, second, values)
+        found: dict[str, Tensor] = {}
+        if indexed:
+            device = values[next(n for n in program.by_name)].device
+            found[INDEX] = torch.arange(program.columns, device=device).reshape(sizes)
+        for runner in runners:
+            found |= named(runner, {**values, **found})
+        return finished(made, found, values)
 
     return run
 
@@ -102,13 +105,12 @@ def named(runner: ProgramRunner, values: Mapping[str, Any]) -> dict[str, Tensor]
 def finished(
     made: Backward,
     found: Mapping[str, Tensor],
-    second: Mapping[str, Tensor],
     values: Mapping[str, Any],
 ) -> dict[str, Tensor]:
     """What is left to sum, in order, and the dtype of each input."""
     answer: dict[str, Tensor] = {}
-    for name, where, output, dims in made.wanted:
-        grad = second[output] if where == "columns" and output in second else found[output]
+    for name, _, output, dims in made.wanted:
+        grad = found[output]
         answer[name] = (grad.sum(dims) if dims else grad).to(values[name].dtype)
     return answer
 

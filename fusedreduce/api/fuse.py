@@ -77,6 +77,7 @@ class Fused(Generic[P, T]):
         self.signature = _signature(fn)
         parameters = tuple(self.signature.parameters)
         self.names = safe_names(parameters)
+        self.known_as = opaque.named(self)
         self.runner = Runner(FuseTask(fn, dict(zip(self.names, parameters, strict=True))))
 
     def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -97,7 +98,7 @@ class Fused(Generic[P, T]):
 
     def __call__(self, *args: Any, **kwargs: Any) -> T:
         if torch.compiler.is_compiling() and not _traced(args, kwargs):
-            return opaque.call(Fused.run, self, args, kwargs)  # type: ignore[no-any-return]
+            return opaque.call(Fused.run, self.known_as, args, kwargs)  # type: ignore[no-any-return]
         return self.run(*args, **kwargs)
 
     def run(self, *args: Any, impl: str | None = None, trust: bool = False, **kwargs: Any) -> T:

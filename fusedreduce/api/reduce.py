@@ -162,7 +162,7 @@ def reduce(
     given = dict(dim=dim, keepdim=keepdim, outputs=outputs, dtype=dtype, seed=seed,
                  return_state=return_state, impl=impl, trust=trust, **operands)  # fmt: skip
     if torch.compiler.is_compiling() and not isinstance(x, TracedTensor):
-        return opaque.call(_reduced, R, (x,), given)
+        return opaque.call(_reduced, opaque.named(R), (x,), given)
     return _reduced(R, x, **given)
 
 

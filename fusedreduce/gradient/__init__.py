@@ -12,7 +12,8 @@ order. A column's gradient is a sum along the other axes: the same normal form w
 exchanged.
 """
 
+from fusedreduce.gradient.owners import apart
 from fusedreduce.gradient.parts import NoBackward
 from fusedreduce.gradient.programs import INDEX, Backward, backward
 
-__all__ = ["INDEX", "Backward", "NoBackward", "backward"]
+__all__ = ["INDEX", "Backward", "NoBackward", "apart", "backward"]

@@ -69,9 +69,9 @@ def backward(
     return Backward(
         forward=_forward(program, saved),
         saved=tuple(slot_name(s, n) for s, n in saved),
-        rows=_pruned(made),
-        columns=None if column_program is None else _pruned(column_program),
-        joined=_pruned(_joined(program, made, results, columns)) if columns else None,
+        rows=pruned(made),
+        columns=None if column_program is None else pruned(column_program),
+        joined=pruned(_joined(program, made, results, columns)) if columns else None,
         wanted=how,
     )
 
@@ -253,7 +253,7 @@ def _stage_values(program: Program) -> frozenset[str]:
     return frozenset(f"{s.name}.value" for s in program.stages)
 
 
-def _pruned(program: Program) -> Program:
+def pruned(program: Program) -> Program:
     """Only the stages and inputs that the outputs need."""
     needed = set(names(*[o.expr for o in program.outputs]))
     stages: list[Stage] = []

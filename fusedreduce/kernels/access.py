@@ -44,8 +44,15 @@ class Access:
 
     def column(self) -> None:
         """`column`: the columns of a block."""
+        w = self.body.writer
         wide = ".to(tl.int64)" if self.wide_columns else ""
-        self.body.writer.line(f"column = tl.arange(0, BLOCK){wide}", "(BLOCK,)")
+        if self.plan.parts == 1:
+            w.line(f"column = tl.arange(0, BLOCK){wide}", "(BLOCK,)")
+            return
+        w.line("parts = tl.cdiv(N, BLOCK)")
+        w.line("share = tl.program_id(0) // parts")
+        first = "(tl.program_id(0) % parts) * BLOCK"
+        w.line(f"column = {first} + tl.arange(0, BLOCK){wide}", "(BLOCK,)")
 
     def split(self, text: str, base: str, sizes: Sequence[int], letter: str) -> None:
         """One index a collapsed axis: the last varies fastest."""
@@ -212,7 +219,8 @@ class Access:
         """One row of partial sums a program."""
         mask = "" if self.plan.even else ", mask=column < N"
         self.used["N"] = None
-        pointer = f"{identifier(name)}_ptr + tl.program_id(0).to(tl.int64) * N + column"
+        share = "tl.program_id(0)" if self.plan.parts == 1 else "share"
+        pointer = f"{identifier(name)}_ptr + {share}.to(tl.int64) * N + column"
         self.body.writer.line(f"tl.store({pointer}, {text}{mask})")
 
     # -- the signature

@@ -134,7 +134,10 @@ class RowPrinter:
         for name in sums.values():
             zeros = f"tl.full((ROWS, BLOCK), 0.0, tl.{self.program.state})"
             w.line(f"{name} = {zeros}")
-        steps = "tl.program_id(0), tl.cdiv(M, ROWS), tl.num_programs(0)"
+        share, shares = "tl.program_id(0)", "tl.num_programs(0)"
+        if self.plan.parts > 1:
+            share, shares = "share", "tl.num_programs(0) // parts"
+        steps = f"{share}, tl.cdiv(M, ROWS), {shares}"
         stages = f"num_stages={self.plan.num_stages}"
         with w.block(f"for tile in tl.range({steps}, {stages}):"), self.body.inner():
             self.access.rows("tl.cast(tile, tl.int64)")

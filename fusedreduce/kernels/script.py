@@ -132,7 +132,7 @@ class Script:
             text = next(values) if i.number else self.made(i.name, random(i.dtype))
             self.writer.line(f"{self.name[i.name]} = {text}")
         for o in self.program.outputs:
-            shape = "2, N" if o.summed else ""  # one row of sums a program
+            shape = "2, N" if o.summed else ""  # one row of sums a share of the rows
             text = (
                 poisoned(o.dtype).format(shape) if shape else self.made(o.name, poisoned(o.dtype))
             )
@@ -143,7 +143,9 @@ class Script:
     def launch(self) -> None:
         rows = self.plan.ROWS
         grid = f"(triton.cdiv(M, {rows}),)" if self.plan.tiled else "(M,)"
-        grid = "(2,)" if self.plan.programs else grid
+        if self.plan.programs:
+            parts = f" * triton.cdiv(N, {self.plan.BLOCK})" if self.plan.parts > 1 else ""
+            grid = f"(2{parts},)"
         options = [*self.constants, ("num_warps", self.plan.num_warps)]
         options.append(("num_stages", self.plan.num_stages))
         given = [self.given(a) for a in self.arguments] + [f"{n}={v}" for n, v in options]

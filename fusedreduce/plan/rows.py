@@ -15,6 +15,7 @@ BYTES = {
 LOOP_BLOCK = 4096  # columns of a step when the row does not fit
 MAX_BLOCK = 16384  # the longest row kept in registers, in 4-byte values
 SHORT_TILE = 2048  # elements of a program that takes several short rows
+OWNED_BLOCK = 4096  # columns of a program that owns part of a row
 IN_FLIGHT = 8192  # numbers a multiprocessor and stage, of a persistent kernel
 STAGED_BYTES = 163840  # of a multiprocessor's shared memory, for operands of the next two steps
 PROCESSORS = 132  # of the device that a plan made without one is for
@@ -30,6 +31,7 @@ class RowPlan:
                   one pass a level and one for the outputs that are elements
     even          N is a multiple of BLOCK: no tile needs a column mask
     programs      0: one program a tile of rows; else so many, each going through its share of them
+    parts         into how many parts the columns are cut, each the task of programs of its own
     bytes_moved   of one call, each operand read once a pass and each output written once
     """
 
@@ -42,6 +44,12 @@ class RowPlan:
     bytes_moved: int
     passes: int
     programs: int = 0
+    parts: int = 1
+
+    @property
+    def shares(self) -> int:
+        """How many programs share the rows of one part of the columns."""
+        return self.programs // self.parts
 
     @property
     def tiled(self) -> bool:
@@ -50,9 +58,9 @@ class RowPlan:
 
     def describe(self) -> str:
         if self.programs:
-            return (
-                f"persistent, {self.ROWS} rows a step, BLOCK {self.BLOCK}, {self.num_warps} warps"
-            )
+            owned = f", {self.parts} parts of the columns" * (self.parts > 1)
+            step = f"{self.ROWS} rows a step, BLOCK {self.BLOCK}, {self.num_warps} warps"
+            return f"persistent, {step}{owned}"
         steps = "one program a row" if self.ROWS == 1 else f"{self.ROWS} rows a program"
         passes = "one pass" if self.passes == 1 else f"{self.passes} passes"
         how = "the row in one block" if self.strategy == "block" else passes
@@ -100,8 +108,12 @@ def persistent(program: Program, block: int, processors: int) -> RowPlan:
     """Few programs that go through all rows with the columns' sums in registers.
 
     R * k * BLOCK = 8192 numbers in flight a multiprocessor and stage, k programs on each, k * w = 8
-    warps: every winner of the measurements behind this holds two stages of as many bytes.
+    warps: every winner of the measurements behind this holds two stages of as many bytes. Without
+    a reduction along the row its columns may be cut: each part has programs of its own.
     """
+    if not program.stages:
+        block = min(block, OWNED_BLOCK // state_width(program))
+    parts = -(-program.columns // block)
     shared = 4 if block <= 256 else 2 if block <= 1024 else 1
     fit = STAGED_BYTES // (2 * shared * staged_bytes(program, block))
     rows = max(1, min(IN_FLIGHT // (block * shared), fit, 8))
@@ -116,7 +128,8 @@ def persistent(program: Program, block: int, processors: int) -> RowPlan:
         even=program.columns % block == 0,
         bytes_moved=bytes_moved(program, 1),
         passes=1,
-        programs=max(1, min(shared * processors, -(-program.rows // rows))),
+        programs=parts * max(1, min(shared * processors // parts, -(-program.rows // rows))),
+        parts=parts,
     )
 
 

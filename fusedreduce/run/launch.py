@@ -160,7 +160,7 @@ def prepare(
         grid=(plan.programs or -(-program.rows // plan.ROWS), 1, 1),
         tensors=tuple(i.name for i in program.inputs if not i.number),
         numbers=numbers,
-        outputs=tuple(allocation(program, o, plan.programs) for o in program.outputs),
+        outputs=tuple(allocation(program, o, plan.shares) for o in program.outputs),
         integers=tuple(integers),
         options=dict(kernel.constants)
         | {"num_warps": plan.num_warps, "num_stages": plan.num_stages},
@@ -168,10 +168,10 @@ def prepare(
     )
 
 
-def allocation(program: Program, output: Output, programs: int) -> Allocation:
+def allocation(program: Program, output: Output, shares: int) -> Allocation:
     """NOTE: Triton's interpreter truncates to bfloat16 (3.6 to 3.9): torch rounds instead."""
     dtype = getattr(torch, output.dtype)
     narrow = interpreting() and dtype == torch.bfloat16
     shape = output_shape(program, output)
-    shape = (programs, *shape) if output.summed else shape
+    shape = (shares, *shape) if output.summed else shape
     return Allocation(shape, dtype, torch.float32 if narrow else dtype)

@@ -10,40 +10,54 @@ may hold names, numbers and None, is left in a table that `rebuilt` asks for con
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
-TARGETS: dict[str, tuple[Callable[..., Any], Any]] = {}
+TARGETS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
 _answer = threading.local()
 
 
-def call(function: Callable[..., Any], subject: Any, args: Any, kwargs: Mapping[str, Any]) -> Any:
-    """function(subject, *args, **kwargs), as one node of a graph that torch.compile makes."""
-    return rebuilt(in_graph(announced(function, subject), args, kwargs), 0)
+def named(subject: Any) -> str:
+    """The name by which `in_graph` finds a function or a declaration."""
+    kind = subject if isinstance(subject, type) else type(subject)
+    name = f"{kind.__qualname__}-{id(subject):x}"
+    TARGETS[name] = subject
+    return name
 
 
-def in_graph(name: str, args: Any, kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
-    function, subject = TARGETS[name]
+def call(
+    function: Callable[..., Any], name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """function(what is named so, *args, **kwargs), as one node of a graph of torch.compile."""
+    return rebuilt(in_graph(announced(function), name, args, kwargs), 0)
+
+
+def in_graph(
+    function: str, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[torch.Tensor]:
     tensors: list[torch.Tensor] = []
     table: list[tuple[str, Any, tuple[int, ...]]] = []
-    _enter(function(subject, *args, **kwargs), tensors, table)
+    _enter(FUNCTIONS[function](TARGETS[name], *args, **kwargs), tensors, table)
     _answer.table = table
     return tensors
 
 
-def announced(function: Callable[..., Any], subject: Any) -> str:
-    """The name under which `in_graph` finds the function and what it is of."""
+def announced(function: Callable[..., Any]) -> str:
+    """Tell torch.compile not to look into `in_graph`; the name of a function of this package."""
     torch.compiler.allow_in_graph(in_graph)  # type: ignore[no-untyped-call]
-    name = f"{getattr(subject, '__qualname__', type(subject).__qualname__)}-{id(subject):x}"
-    TARGETS[name] = (function, subject)  # kept, so that the number stays its own
-    return name
+    FUNCTIONS[function.__qualname__] = function
+    return function.__qualname__
 
 
 # NOTE: what torch.compiler.assume_constant_result sets. The decorator itself would import all of
-# torch._dynamo with this package; so it is imported when somebody compiles.
+# torch._dynamo with this package; so it is imported when somebody compiles. Such a function gets
+# constants and classes only: torch 2.11 passes no other objects.
 announced._dynamo_marked_constant = True  # type: ignore[attr-defined]
+named._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _enter(value: Any, tensors: list[torch.Tensor], table: list[Any]) -> int:

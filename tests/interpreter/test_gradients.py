@@ -21,3 +21,16 @@ def test_gradients(
     monkeypatch.setattr(rows, "plan", lambda p, lay, s=None: plan(p, lay, s or strategy))
     torch.manual_seed(0)
     gradients.check(case, case.inputs(count, columns, dtype), impl="triton")
+
+
+@pytest.mark.parametrize("name", ["layer_norm", "rms_norm_residual", "cross_entropy"])
+@pytest.mark.parametrize(("count", "columns"), [(5, 70), (3, 64)])
+def test_columns_that_are_owned_by_programs(
+    name: str, count: int, columns: int, monkeypatch
+) -> None:
+    """Rows too long for the columns' sums: the rows' sums first, then parts of the columns."""
+    monkeypatch.setattr(rows, "OWNED_BLOCK", 16)
+    monkeypatch.setattr(rows, "sums_fit", lambda program: False)
+    torch.manual_seed(0)
+    case = next(c for c in chains.CASES if c.name == name)
+    gradients.check(case, case.inputs(count, columns, torch.float32), impl="triton")
