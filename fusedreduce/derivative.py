@@ -17,36 +17,79 @@ from fusedreduce.program import Program
 from fusedreduce.reductions import Total
 from fusedreduce.run import launch, tiles
 from fusedreduce.run.autograd import Plan
+from fusedreduce.run.launch import Pack
 
 PROGRAMS_IN_FLIGHT = 512  # that the sum over rows is cut for
 SHORTEST_PART = 64  # rows
+SUMS = "sums over rows"  # the pack of all of a program's
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Who runs the programs, and where.
+
+    packed   summaries lie in few tensors, and the inputs' strides are those of the first call
+    """
+
+    implementation: str
+    origin: str
+    device: torch.device
+    packed: bool
 
 
 @dataclass
 class ProgramRunner:
-    """Runs one program on tensors of any strides; a launch is kept for each."""
+    """Runs one program; answers its outputs by name. A launch is kept for each pattern of strides.
+
+    loose    the inputs whose strides may differ from call to call
+    packs    tensors of the program that lie in one of another name
+    """
 
     program: Program
-    implementation: str
-    origin: str
-    launches: dict[Any, Callable[[Mapping[str, Any]], list[Tensor]]] = field(default_factory=dict)
+    backend: Backend
+    loose: tuple[str, ...]
+    packs: tuple[Pack, ...] = ()
+    launches: dict[Any, launch.Launch] = field(default_factory=dict)
 
-    def __call__(self, values: Mapping[str, Any]) -> list[Tensor]:
-        if self.implementation == "tiles":
-            return tiles.run(self.program, values)
-        tensors = {i.name: values[i.name] for i in self.program.inputs if not i.number}
-        key = tuple((t.stride(), t.device) for t in tensors.values())
+    def __call__(self, values: Mapping[str, Any]) -> dict[str, Tensor]:
+        if self.backend.implementation == "tiles":
+            names = (o.name for o in self.program.outputs)
+            return dict(zip(names, tiles.run(self.program, values), strict=True))
+        key = tuple([values[n].stride() for n in self.loose])
         ready = self.launches.get(key)
         if ready is None:
-            ready = self.launches[key] = self.prepare(tensors)
-        return ready(values)
+            ready = self.launches[key] = self.prepare(values)
+        return dict(zip(ready.names, ready(values), strict=True))
 
-    def prepare(self, tensors: Mapping[str, Tensor]) -> launch.Launch:
+    def prepare(self, values: Mapping[str, Any]) -> launch.Launch:
         program = self.program
-        lay = layout(program, launch.program_strides(program, tensors))
+        lay = layout(program, launch.program_strides(program, values))
         plan = row_plans.plan(program, lay)
         kernel = print_rows(program, plan, lay, program.name)
-        return launch.prepare(program, kernel, plan, lay, self.origin)
+        packs = (*self.packs, *sums_pack(program, plan.shares))
+        backend = self.backend
+        return launch.prepare(program, kernel, plan, lay, backend.origin, backend.device, packs)
+
+
+def summaries_packs(program: Program, names: tuple[str, ...]) -> tuple[Pack, ...]:
+    """Saved summaries: those of one dtype in one tensor, each from a 16-byte border on."""
+    outputs = {o.name: o for o in program.outputs}
+    groups: dict[str, list[str]] = {}
+    for n in names:
+        groups.setdefault(outputs[n].dtype, []).append(n)
+    pitch = -(-program.rows // 16) * 16
+    return tuple(
+        Pack(f"saved {dtype}", tuple(members), (len(members), pitch), pitch)
+        for dtype, members in groups.items()
+    )
+
+
+def sums_pack(program: Program, shares: int) -> tuple[Pack, ...]:
+    """The columns' sums of all programs, to be summed up in one go."""
+    names = tuple(o.name for o in program.sums)
+    if len(names) < 2:
+        return ()
+    return (Pack(SUMS, names, (len(names), shares, program.columns), shares * program.columns),)
 
 
 def derived(program: Program, wanted: tuple[str, ...]) -> Backward | str:
@@ -78,47 +121,62 @@ def kernels(made: Backward) -> tuple[Program, ...]:
 
 
 def backward_runner(
-    program: Program, made: Backward, implementation: str, origin: str
+    program: Program, made: Backward, backend: Backend, packs: tuple[Pack, ...]
 ) -> Callable[[Mapping[str, Any]], dict[str, Tensor]]:
     """The gradients by input name."""
-    programs = kernels(made) if implementation == "triton" else (made.rows, made.columns)
-    runners = [ProgramRunner(p, implementation, origin) for p in programs if p is not None]
-    indexed = any(INDEX in p.by_name for p in programs if p is not None)
+    programs = kernels(made) if backend.implementation == "triton" else (made.rows, made.columns)
+    runners = [
+        ProgramRunner(p, backend, loose_inputs(p, made, backend), packs)
+        for p in programs
+        if p is not None
+    ]
+    indexed = any(INDEX in r.program.by_name for r in runners)
+    sums = next((tuple(o.name for o in r.program.sums) for r in runners if r.program.sums), ())
     sizes = [a.size for a in program.reduced]
 
     def run(values: Mapping[str, Any]) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
         if indexed:
-            device = values[next(n for n in program.by_name)].device
-            found[INDEX] = torch.arange(program.columns, device=device).reshape(sizes)
+            index = torch.arange(program.columns, device=backend.device)
+            found[INDEX] = index.reshape(sizes)
         for runner in runners:
-            found |= named(runner, {**values, **found})
-        return finished(made, found, values)
+            found |= runner({**values, **found} if found else values)
+        return finished(made, found, values, sums)
 
     return run
 
 
-def named(runner: ProgramRunner, values: Mapping[str, Any]) -> dict[str, Tensor]:
-    return dict(zip((o.name for o in runner.program.outputs), runner(values), strict=True))
+def loose_inputs(program: Program, made: Backward, backend: Backend) -> tuple[str, ...]:
+    """With packed summaries only the gradients of the outputs may lie as they like."""
+    tensors = [i.name for i in program.inputs if not i.number]
+    known = {i.name for i in made.forward.inputs} | set(made.saved) if backend.packed else set()
+    return tuple(n for n in tensors if n not in known)
 
 
 def finished(
     made: Backward,
-    found: Mapping[str, Tensor],
+    found: dict[str, Tensor],
     values: Mapping[str, Any],
+    sums: tuple[str, ...],
 ) -> dict[str, Tensor]:
     """What is left to sum, in order, and the dtype of each input."""
+    summed = SUMS in found
+    if summed:
+        total = found[SUMS].sum(1)
+        dtypes = {values[n].dtype for n, _, output, _ in made.wanted if output in sums}
+        total = total.to(dtypes.pop()) if len(dtypes) == 1 else total
+        found |= zip(sums, total.unbind(), strict=True)
     answer: dict[str, Tensor] = {}
     for name, _, output, dims in made.wanted:
         grad = found[output]
-        answer[name] = (grad.sum(dims) if dims else grad).to(values[name].dtype)
+        grad = grad.sum(dims) if dims and not (summed and output in sums) else grad
+        answer[name] = grad.to(values[name].dtype)
     return answer
 
 
 def differentiable(
     program: Program,
-    implementation: str,
-    origin: str,
+    backend: Backend,
     names: tuple[str, ...],
     wanted: tuple[str, ...],
     plain: Callable[[Mapping[str, Any]], list[Tensor]],
@@ -127,10 +185,19 @@ def differentiable(
     """How to run `program` so that torch can differentiate it for the inputs `wanted`."""
     outputs = tuple(o.name for o in program.outputs)
     floating = tuple(o.name for o in program.outputs if "float" in o.dtype)
-    made = "there are no elements" if implementation == "eager" else derived(program, wanted)
+    eager = backend.implementation == "eager"
+    made = "there are no elements" if eager else derived(program, wanted)
     if isinstance(made, str):
         return Plan(names, wanted, plain, outputs, floating, (), meaning, None)
     read = tuple(n for n in wanted if n in program.by_name)  # not what is read for its shape
-    run_backward = backward_runner(program, made, implementation, origin)
-    forward = ProgramRunner(made.forward, implementation, origin)
-    return Plan(names, read, forward, outputs, floating, made.saved, meaning, run_backward)
+    packed = backend.packed and backend.implementation == "triton"
+    packs = summaries_packs(made.forward, made.saved) if packed else ()
+    run_forward = ProgramRunner(
+        made.forward, backend, loose_inputs(made.forward, made, backend), packs
+    )
+    run_backward = backward_runner(program, made, backend, packs)
+    saved = tuple(p.name for p in packs) if packed else made.saved
+    return Plan(
+        names, read, lambda v: [*run_forward(v).values()], outputs, floating, saved, meaning,
+        run_backward,
+    )  # fmt: skip

@@ -97,7 +97,7 @@ class Entry:
         values = self.values(tensors, numbers)
         runner = self.runner.at(self.depth)
         ready = runner.find(values, self.impl, self.trust)
-        plan = ready.plan(values, self.wanted) if self.wanted else None
+        plan = ready.plan(values, self.wanted, packed=False) if self.wanted else None
         self.found = seen(ready.structure, ready.program, plan, self.wanted)
         made = ready.run(values) if plan is None else plan.forward(values)
         return [_own(t, tensors) for t in made]
@@ -106,7 +106,7 @@ class Entry:
         n = len(self.names)
         values = self.values(tensors[:n], numbers)
         ready = self.runner.at(self.depth).find(values, self.impl, self.trust)
-        plan = ready.plan(values, self.wanted)
+        plan = ready.plan(values, self.wanted, packed=False)
         if plan.backward is None:  # a batch of none
             return [torch.zeros_like(t) for m, t in zip(self.names, tensors, strict=False)
                     if m in plan.wanted]  # fmt: skip

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fusedreduce import operators, pipeline
-from fusedreduce.derivative import differentiable
+from fusedreduce.derivative import Backend, differentiable
 from fusedreduce.pipeline import Printed, Task, Traced, print_traced, trace_task
 from fusedreduce.program import Program
 from fusedreduce.request import choose, grads_of, key_of, one_device, require_served, watched
@@ -32,17 +32,19 @@ class Prepared:
     meaning: Callable[[Mapping[str, Any]], list[torch.Tensor]]
     origin: str
     printed: Printed | None = None
-    plans: dict[tuple[str, ...], Plan] = field(default_factory=dict)
+    plans: dict[Any, Plan] = field(default_factory=dict)
 
-    def plan(self, values: Mapping[str, Any], wanted: tuple[str, ...]) -> Plan:
-        """How to differentiate a call of these shapes for the inputs that ask for it."""
-        found = self.plans.get(wanted)
+    def plan(self, values: Mapping[str, Any], wanted: tuple[str, ...], packed: bool) -> Plan:
+        """How to differentiate a call of these shapes for the inputs that ask for it.
+
+        packed   save the summaries in few tensors: for launches that nothing stands between
+        """
+        found = self.plans.get((wanted, packed))
         if found is None:
             names = tuple(n for n, v in values.items() if isinstance(v, torch.Tensor))
-            found = self.plans[wanted] = differentiable(
+            found = self.plans[wanted, packed] = differentiable(
                 self.program,
-                self.implementation,
-                self.origin,
+                Backend(self.implementation, self.origin, one_device(values), packed),
                 names,
                 wanted,
                 self.run,
@@ -74,7 +76,7 @@ class Runner:
         wanted = grads_of(values)
         if not wanted:
             return rebuild(ready.structure, ready.run(values))
-        plan = ready.plan(values, wanted)
+        plan = ready.plan(values, wanted, packed=True)
         fixed = {n: v for n, v in values.items() if n not in plan.names}
         made = autograd.run(autograd.Direct(plan, fixed), [values[n] for n in plan.names])
         return rebuild(ready.structure, made)
@@ -143,7 +145,8 @@ class Runner:
             run = lambda v: tiles.run(program, v)
         else:
             printed = print_traced(traced, values)
-            run = launch.prepare(program, printed.kernel, printed.plan, printed.layout, origin)
+            kernel, plan, lay = printed.kernel, printed.plan, printed.layout
+            run = launch.prepare(program, kernel, plan, lay, origin, one_device(values))
         return Prepared(chosen, run, traced.structure, program, self.eager, origin, printed)
 
 

@@ -10,6 +10,7 @@ import torch
 
 from fusedreduce import api, pipeline
 from fusedreduce.pipeline import Printed
+from fusedreduce.request import one_device
 from fusedreduce.run import launch
 from fusedreduce.structure import rebuild
 
@@ -47,6 +48,9 @@ def print_kernel(task: Any, values: Mapping[str, Any], strategy: str | None) -> 
 def run(task: Any, values: Mapping[str, Any], strategy: str | None) -> Any:
     """Print, build and launch by one strategy."""
     made = print_kernel(task, values, strategy)
-    go = launch.prepare(made.traced.program, made.kernel, made.plan, made.layout, task.origin)
+    device = one_device(values)
+    go = launch.prepare(
+        made.traced.program, made.kernel, made.plan, made.layout, task.origin, device
+    )
     with poisoned():
         return rebuild(made.traced.structure, go(values))
