@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce.api import fuse, reduce
-from fusedreduce.declare import Reduction
+from fusedreduce.declare import Reduction, Sum
 from fusedreduce.errors import OptionError, message
 from fusedreduce.ops.arguments import require_dim, require_tensor, result_dtype, wide
 from fusedreduce.reductions import EuclideanNorm, p_norm
@@ -28,25 +28,41 @@ def scaled_norm(p: float) -> type[Reduction]:
     class ScaledNorm(base):
         """k and q of one p-norm."""
 
+        __qualname__ = "ScaledNorm"  # the name of its kernels
         jointly_gauge = True  # k q^(1/p) is the norm, whatever the k
         definition = None
 
         def finish(k, q):
             return {"k": k, "q": q}
 
-    return ScaledNorm
+    if p > 1:
+        return ScaledNorm
+
+    class SteepNorm(ScaledNorm):
+        """The same where |x|^p has no slope at 0: a 0 adds nothing, and nothing flows into it."""
+
+        __qualname__ = "SteepNorm"
+        q = Sum(
+            lambda x, k: torch.where(x == 0, 0.0, (torch.abs(torch.where(x == 0, 1.0, x)) / k) ** p),
+            correct=lambda q, old, new: q * (old.k / new.k) ** p,
+        )
+
+    return SteepNorm
 
 
 def norm(x, p, dims):
     """The p-norm inside a fused function; `dims` are kept with size 1."""
     if p == 0:
         return torch.sum(torch.where(x == 0, 0.0, 1.0), dims, keepdim=True)
-    if p in (INF, -INF):
-        return (torch.amax if p > 0 else torch.amin)(torch.abs(x), dims, keepdim=True)
-    if p < 0:
-        return 1 / norm(1 / x, -p, dims)
     if p == 1:
         return torch.sum(torch.abs(x), dims, keepdim=True)
+    if p == INF:
+        return torch.amax(torch.abs(x), dims, keepdim=True)
+    if p < 0:
+        smallest = torch.amin(torch.abs(x), dims, keepdim=True)
+        if p == -INF:
+            return smallest
+        return torch.where(smallest == 0, 0.0, 1 / norm(1 / torch.where(x == 0, 1.0, x), -p, dims))
     r = reduce(scaled_norm(p), x, dim=dims, keepdim=True)
     q = torch.where(r["q"] == 0, 1.0, r["q"])
     return r["k"] * (torch.sqrt(q) if p == 2 else q ** (1 / p))
