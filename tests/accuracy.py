@@ -17,7 +17,9 @@ def require_near(
     assert got.shape == right.shape == plain.shape, (what, got.shape, plain.shape)
     assert got.dtype == plain.dtype, (what, got.dtype, plain.dtype)
     dtype, finite = got.dtype, torch.isfinite(right.to(got.dtype))
-    assert torch.allclose(got[~finite].double(), right.to(dtype)[~finite].double(), equal_nan=True), what
+    assert torch.allclose(
+        got[~finite].double(), right.to(dtype)[~finite].double(), equal_nan=True
+    ), what
     if not finite.any():
         return
     got, right, plain = (t[finite].double() for t in (got, right, plain))

@@ -11,8 +11,8 @@ from fusedreduce import ops
 class CosineSimilarity(torch.nn.CosineSimilarity):
     """x1 . x2 / (max(|x1|, eps) max(|x2|, eps)) along `dim`; torch.nn.CosineSimilarity's twin.
 
-    >>> fr_similarity = CosineSimilarity(dim=0)
-    >>> fr_similarity(torch.tensor([3e30, 4e30]), torch.tensor([0.0, 1.0]))
+    >>> similarity = CosineSimilarity(dim=0)
+    >>> similarity(torch.tensor([3e30, 4e30]), torch.tensor([0.0, 1.0]))
     tensor(0.8000)
     """
 

@@ -19,11 +19,11 @@ class RMSNorm(torch.nn.RMSNorm):
     >>> RMSNorm(2)(torch.tensor([3.0, -3.0])).detach()
     tensor([ 1., -1.])
     >>> y, h = RMSNorm(2)(torch.tensor([1.0, -1.0]), residual=torch.tensor([2.0, -2.0]))
-    >>> h
+    >>> h.detach()
     tensor([ 3., -3.])
     """
 
-    def forward(self, input: Tensor, *, residual: Tensor | None = None, **options: Any) -> Any:
+    def forward(self, x: Tensor, *, residual: Tensor | None = None, **options: Any) -> Any:
         return ops.rms_norm(
-            input, self.normalized_shape, self.weight, self.eps, residual=residual, **options
+            x, self.normalized_shape, self.weight, self.eps, residual=residual, **options
         )

@@ -16,7 +16,7 @@ class Softmax(torch.nn.Softmax):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.softmax(input, self.dim)
+        return ops.softmax(input, self.dim)  # type: ignore[arg-type]
 
 
 class LogSoftmax(torch.nn.LogSoftmax):
@@ -27,7 +27,7 @@ class LogSoftmax(torch.nn.LogSoftmax):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.log_softmax(input, self.dim)
+        return ops.log_softmax(input, self.dim)  # type: ignore[arg-type]
 
 
 class Softmin(torch.nn.Softmin):
@@ -38,4 +38,4 @@ class Softmin(torch.nn.Softmin):
     """
 
     def forward(self, input: Tensor) -> Tensor:
-        return ops.softmin(input, self.dim)
+        return ops.softmin(input, self.dim)  # type: ignore[arg-type]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
-from fusedreduce.api import fuse, reduce
+from fusedreduce.api.fuse import fuse
+from fusedreduce.api.reduce import reduce
 from fusedreduce.errors import ShapeError, message
 from fusedreduce.ops.arguments import require_dim, require_tensor, result_dtype, wide
 from fusedreduce.reductions import CosineSimilarity
@@ -15,7 +18,7 @@ class ScaledProducts(CosineSimilarity):
     """kx = max |x|, ky = max |y|, and x . x, y . y, x . y over the squares and product of them."""
 
     jointly_gauge = True  # x . y = kx ky d, whatever kx and ky
-    definition = None
+    definition: Any = None
 
     def finish(kx, ky, qx, qy, d):
         return {"kx": kx, "ky": ky, "qx": qx, "qy": qy, "d": d}

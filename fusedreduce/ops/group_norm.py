@@ -7,10 +7,11 @@ from math import prod
 import torch
 from torch import Tensor
 
-from fusedreduce.api import fuse, reduce
+from fusedreduce.api.fuse import fuse
+from fusedreduce.api.reduce import reduce
 from fusedreduce.errors import ShapeError, message
 from fusedreduce.ops.arguments import require_shape, require_tensor, result_dtype, wide
-from fusedreduce.ops.channels import as_stored, as_given
+from fusedreduce.ops.channels import as_given, as_stored
 from fusedreduce.reductions import Moments
 
 

@@ -7,7 +7,8 @@ from math import prod
 import torch
 from torch import Tensor
 
-from fusedreduce.api import fuse, reduce
+from fusedreduce.api.fuse import fuse
+from fusedreduce.api.reduce import reduce
 from fusedreduce.errors import OptionError, ShapeError, message
 from fusedreduce.ops.arguments import require_shape, require_tensor, wide
 from fusedreduce.ops.channels import as_given, as_stored

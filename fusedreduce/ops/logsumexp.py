@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fusedreduce.api import reduce
+from fusedreduce.api.reduce import reduce
 from fusedreduce.errors import ShapeError, message
 from fusedreduce.ops.arguments import require_tensor, result_dtype
 from fusedreduce.reductions import LogSumExp
@@ -24,13 +24,11 @@ def logsumexp(
     tensor([1000.6932])
     """
     require_tensor("logsumexp", "input", input, floating=False)
-    if dim is None or dim == () or dim == []:
+    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
         raise ShapeError(
             message("logsumexp: `dim` names no dimension", expected="an integer or several",
                     came=repr(dim), do="for all of them: dim=tuple(range(input.dim()))")
         )  # fmt: skip
-    if not input.dtype.is_floating_point:
-        dtype = torch.get_default_dtype()
-    else:
-        dtype = result_dtype(input)
+    floating = input.dtype.is_floating_point
+    dtype = result_dtype(input) if floating else torch.get_default_dtype()
     return reduce(LogSumExp, input, dim, keepdim, dtype=dtype, impl=impl)

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedreduce.api import fuse, reduce
+from fusedreduce.api.fuse import fuse
+from fusedreduce.api.reduce import reduce
 from fusedreduce.declare import Reduction, Sum
 from fusedreduce.errors import OptionError, message
 from fusedreduce.ops.arguments import require_dim, require_tensor, result_dtype, wide
@@ -43,7 +44,9 @@ def scaled_norm(p: float) -> type[Reduction]:
 
         __qualname__ = "SteepNorm"
         q = Sum(
-            lambda x, k: torch.where(x == 0, 0.0, (torch.abs(torch.where(x == 0, 1.0, x)) / k) ** p),
+            lambda x, k: torch.where(
+                x == 0, 0.0, (torch.abs(torch.where(x == 0, 1.0, x)) / k) ** p
+            ),
             correct=lambda q, old, new: q * (old.k / new.k) ** p,
         )
 
@@ -99,7 +102,7 @@ def normalize(
     dims = tuple(require_dim("normalize", d, input.dim()) for d in given)
     if isinstance(p, bool) or not isinstance(p, (int, float)) or p != p:
         raise OptionError(message("normalize: `p` is not a number", came=repr(p)[:80]))
-    # In a tuple: there a float is fixed at tracing, p being a number of the kernel, not of the call.
+    # p in a tuple: a float argument would be a number of the call, this one shapes the kernel.
     y = fused_normalize(input, (float(p),), dims, float(eps), result_dtype(input), impl=impl)
     if out is None:
         return y
@@ -114,6 +117,8 @@ def written(y: Tensor, out: Tensor) -> Tensor:
         )  # fmt: skip
     if out.dtype != y.dtype:
         raise OptionError(
-            message("normalize: `out` has another dtype", expected=f"{y.dtype}", came=f"{out.dtype}")
+            message(
+                "normalize: `out` has another dtype", expected=f"{y.dtype}", came=f"{out.dtype}"
+            )
         )
     return out.resize_(y.shape).copy_(y)

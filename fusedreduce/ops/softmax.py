@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fusedreduce.api import fuse
+from fusedreduce.api.fuse import fuse
 from fusedreduce.ops.arguments import require_dim, require_dtype, require_tensor, result_dtype
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fusedreduce.api import fuse, reduce
+from fusedreduce.api.fuse import fuse
+from fusedreduce.api.reduce import reduce
 from fusedreduce.errors import OptionError, message
 from fusedreduce.ops.arguments import require_dim, require_tensor, wide
 from fusedreduce.reductions import Moments
@@ -58,7 +58,9 @@ def var_mean(
     if correction is None:
         correction = float(unbiased is not False)
     rank = input.dim()
-    given = range(rank) if dim in (None, (), []) else dim if isinstance(dim, (tuple, list)) else (dim,)
+    given = (
+        range(rank) if dim in (None, (), []) else dim if isinstance(dim, (tuple, list)) else (dim,)
+    )
     dims = tuple(require_dim("var_mean", d, rank) for d in given)
     n = prod(input.shape[d] for d in dims) if rank else 1
     return fused_var_mean(input, dims or None, keepdim, unbiased_factor(n, correction), impl=impl)

@@ -1,4 +1,4 @@
-"""Printed operations compile for sm_80, sm_90a and sm_100a, forward and backward, without spills."""
+"""Printed operations compile for sm_80, sm_90a, sm_100a, forward and backward, without spills."""
 
 from __future__ import annotations
 

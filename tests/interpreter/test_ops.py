@@ -42,7 +42,9 @@ def test_called_by_itself(name: str) -> None:
     x = torch.randn(3, 6, 5)
     calls = {
         "layer_norm": lambda impl: public.layer_norm(x, (5,), x[0, 0], x[0, 1], impl=impl),
-        "instance_norm": lambda impl: public.instance_norm(x, torch.zeros(6), torch.ones(6), impl=impl),
+        "instance_norm": lambda impl: public.instance_norm(
+            x, torch.zeros(6), torch.ones(6), impl=impl
+        ),
         "cosine_similarity": lambda impl: public.cosine_similarity(x, x[0], impl=impl),
     }
     torch.testing.assert_close(calls[name]("triton"), calls[name]("tiles"))

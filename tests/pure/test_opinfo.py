@@ -85,7 +85,9 @@ def compare(info: Any, sample: Any, dtype: torch.dtype, ups: Any, k: float) -> N
     for g, p, r in zip(got, plain, right, strict=True):
         if p is None:
             assert g is None or not g.any()
-        elif g.dtype == torch.float64:  # no better reference: one eps of cancelling terms is allowed
+        elif (
+            g.dtype == torch.float64
+        ):  # no better reference: one eps of cancelling terms is allowed
             torch.testing.assert_close(g, p, equal_nan=True)
         else:
             require_near(g, r, p, k, sample)

@@ -55,8 +55,7 @@ def test_gradients(case: chains.Case, rows: int, columns: int, dtype: torch.dtyp
 def test_gradcheck(case: chains.Case) -> None:
     torch.manual_seed(0)
     args = tuple(
-        t.requires_grad_() if t.is_floating_point() else t
-        for t in case.inputs(2, 4, torch.float64)
+        t.requires_grad_() if t.is_floating_point() else t for t in case.inputs(2, 4, torch.float64)
     )
     assert torch.autograd.gradcheck(case.fn, args)
     assert torch.autograd.gradgradcheck(case.fn, args)

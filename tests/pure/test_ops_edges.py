@@ -1,4 +1,4 @@
-"""Operations at the edges: shapes, dtypes, layouts, options, and what is refused before any work."""
+"""Operations at the edges: shapes, dtypes, layouts, options, and what is refused."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_similarity_broadcasts(a: tuple, b: tuple, dim: int) -> None:
         torch.testing.assert_close(g, w)
 
 
-# ---- rows of zeros, and norms of every p -----------------------------------------------------------
+# ---- rows of zeros, and norms of every p ---------------------------------------------------
 
 
 @pytest.mark.parametrize("p", [2.0, 1.0, 3, 0.5, 0, INF, -INF, -1.0, -2.5], ids=str)
@@ -260,7 +260,9 @@ def test_strides_in_and_strides_back(view: str, up: str) -> None:
         torch.testing.assert_close(got, wanted)
         back = ups[up] if got.shape == ups[up].shape else ups[up].mT
         for g, r in zip(
-            torch.autograd.grad(got, args, back), torch.autograd.grad(wanted, args, back), strict=True
+            torch.autograd.grad(got, args, back),
+            torch.autograd.grad(wanted, args, back),
+            strict=True,
         ):
             torch.testing.assert_close(g, r, rtol=1e-5, atol=1e-5)
 
@@ -326,7 +328,9 @@ def test_inside_a_fused_function() -> None:
     assert gated.source(x, w).count("tl.store(") == 1
     up = torch.randn_like(wanted)
     for g, r in zip(
-        torch.autograd.grad(gated(x, w), (x, w), up), torch.autograd.grad(wanted, (x, w), up), strict=True
+        torch.autograd.grad(gated(x, w), (x, w), up),
+        torch.autograd.grad(wanted, (x, w), up),
+        strict=True,
     ):
         torch.testing.assert_close(g, r, rtol=1e-4, atol=1e-5)
 
@@ -358,7 +362,8 @@ REFUSED = {
     "no groups": (lambda: ops.group_norm(X, 0), ShapeError, "divisor of 6"),
     "one value a group": (lambda: ops.group_norm(X[:1, :, 0], 6), ShapeError, "no spread"),
     "one position": (lambda: ops.instance_norm(X[:, :, :1]), ShapeError, "no spread"),
-    "no running ones": (lambda: ops.instance_norm(X, use_input_stats=False), OptionError, "missing"),
+    "no running ones": (
+        lambda: ops.instance_norm(X, use_input_stats=False), OptionError, "missing"),
     "half of running": (lambda: ops.instance_norm(X, W5.new_zeros(6)), OptionError, "running_var"),
     "variance of integers": (lambda: ops.var_mean(X.long()), DtypeError, "`input`"),
     "two corrections": (

@@ -197,7 +197,11 @@ def test_biased_for_the_norm_unbiased_for_running_statistics(report: str, impl: 
 
 # ---- dtypes ------------------------------------------------------------------------------------
 
-MIXED = [(torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16), (torch.half, torch.float32)]
+MIXED = [
+    (torch.bfloat16, torch.float32),
+    (torch.float32, torch.bfloat16),
+    (torch.half, torch.float32),
+]
 
 
 @ids("S35")
