@@ -51,6 +51,7 @@ class ProgramRunner:
 
 def derived(program: Program, wanted: tuple[str, ...]) -> Backward | str:
     """The backward programs for the gradients of these inputs, or why there are none."""
+    wanted = tuple(n for n in wanted if n in program.by_name)  # not what is read for its shape
     try:
         return backward(program, wanted, Total.record, parts_of(program))
     except NoBackward as reason:
@@ -123,10 +124,11 @@ def differentiable(
 ) -> Plan:
     """How to run `program` so that torch can differentiate it for the inputs `wanted`."""
     outputs = tuple(o.name for o in program.outputs)
-    wanted = tuple(n for n in wanted if n in program.by_name)  # not what is read for its shape
+    floating = tuple(o.name for o in program.outputs if "float" in o.dtype)
     made = "there are no elements" if implementation == "eager" else derived(program, wanted)
     if isinstance(made, str):
-        return Plan(names, plain, outputs, (), meaning, None)
+        return Plan(names, wanted, plain, outputs, floating, (), meaning, None)
+    read = tuple(n for n in wanted if n in program.by_name)  # not what is read for its shape
     run_backward = backward_runner(program, made, implementation, origin)
     forward = ProgramRunner(made.forward, implementation, origin)
-    return Plan(names, forward, outputs, made.saved, meaning, run_backward)
+    return Plan(names, read, forward, outputs, floating, made.saved, meaning, run_backward)

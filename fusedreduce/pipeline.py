@@ -1,19 +1,18 @@
-"""START HERE: declaration -> trace -> prove -> plan -> print -> run, on one page.
+"""START HERE: declaration -> trace -> prove -> plan -> print, on one page.
 
-A `Task` is what somebody asked for (one declared reduction, or a fused function). The first call
-with tensors of some shapes goes down the whole page and leaves a `Plan of action` in a cache; the
-next one with the same shapes only runs.
+A `Task` is what somebody asked for (one declared reduction, or a fused function). `runner` sends
+the first call with tensors of some shapes down this page and remembers what came out; the next one
+with the same shapes only runs.
 """
 
 from __future__ import annotations
 
 import threading
 import warnings
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -21,22 +20,18 @@ import torch
 from fusedreduce.chain import Chain, TracedTensor
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
-from fusedreduce.derivative import differentiable
 from fusedreduce.errors import NotFusible, ProofWarning, message
 from fusedreduce.kernels.rows import PrintedKernel, print_rows
 from fusedreduce.plan import rows as row_plans
 from fusedreduce.plan.layout import Layout, layout
 from fusedreduce.plan.rows import RowPlan
 from fusedreduce.program import Program
-from fusedreduce.request import choose, key_of, one_device, require_served
-from fusedreduce.run import autograd, launch, tiles
-from fusedreduce.run.autograd import Plan
-from fusedreduce.structure import flatten, leaves, rebuild
+from fusedreduce.run import launch
+from fusedreduce.structure import flatten
 from fusedreduce.torch_reductions import TORCH_REDUCTIONS
 from fusedreduce.trace import Names
 
 ONE_AT_A_TIME = threading.RLock()  # tracing and proofs: mpmath's precision is one for all threads
-MOST_PREPARED = 512  # calls of different shapes remembered for one task
 
 
 class Task(Protocol):
@@ -47,6 +42,9 @@ class Task(Protocol):
 
     @property
     def origin(self) -> str: ...
+
+    @property
+    def home(self) -> tuple[str, str, str]: ...  # what it is, where it was declared, its options
 
     def trace(self, chain: Chain, values: Mapping[str, Any], names: Names) -> Any: ...
 
@@ -102,8 +100,8 @@ class Traced:
     certificates: tuple[str, ...]
 
 
-def trace_task(task: Task, values: Mapping[str, Any], trust: bool) -> Traced:
-    """Declaration or function -> normal form."""
+def trace_task(task: Task, values: Mapping[str, Any], trust: bool, depth: int = 0) -> Traced:
+    """Declaration or function -> normal form; `depth` outer axes of every tensor are hidden."""
     certificates: dict[str, None] = {}
 
     def complete(R: type[Reduction]) -> Record:
@@ -113,7 +111,7 @@ def trace_task(task: Task, values: Mapping[str, Any], trust: bool) -> Traced:
         certificates[f"{R.__name__}: {summary}"] = None
         return record
 
-    chain = Chain(complete, TORCH_REDUCTIONS)
+    chain = Chain(complete, TORCH_REDUCTIONS, depth)
     traced = {}
     for name, value in values.items():
         if isinstance(value, torch.Tensor):
@@ -166,101 +164,24 @@ _inside: ContextVar[str | None] = ContextVar("implementation of reductions insid
 
 @contextmanager
 def meaning() -> Iterator[None]:
-    """Run a fused function unfused: the reductions it calls are run eagerly."""
+    """Run a fused function unfused: the reductions it calls are run eagerly.
+
+    Autocast is off inside, as it is in a kernel: everything is computed in the dtype of the state.
+    """
     token = _inside.set("eager")
     try:
-        yield
+        with ExitStack() as stack:
+            for device in ("cpu", "cuda"):
+                if torch.is_autocast_enabled(device):
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            yield
     finally:
         _inside.reset(token)
 
 
-# ---- run ---------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """What is left to do for a call whose shapes were seen before."""
-
-    implementation: str
-    run: Callable[[Mapping[str, Any]], list[torch.Tensor]]
-    structure: Any
-    program: Program
-    printed: Printed | None = None
-    plans: dict[tuple[str, ...], Plan] = field(default_factory=dict)
-
-    def plan(self, task: Task, values: Mapping[str, Any]) -> Plan:
-        """How to differentiate a call of these shapes for the inputs that ask for it."""
-        tensors = {n: v for n, v in values.items() if isinstance(v, torch.Tensor)}
-        wanted = tuple(n for n, v in tensors.items() if v.requires_grad)
-        found = self.plans.get(wanted)
-        if found is None:
-            found = self.plans[wanted] = differentiable(
-                self.program,
-                self.implementation,
-                task.origin,
-                tuple(tensors),
-                wanted,
-                self.run,
-                lambda v: leaves(task.eager(v)),
-            )
-        return found
-
-
-@dataclass
-class Runner:
-    """Runs one task; remembers what it prepared, by shapes, strides, dtypes, device."""
-
-    task: Task
-    prepared: OrderedDict[Any, Prepared] = field(default_factory=OrderedDict)
-
-    def __call__(self, values: Mapping[str, Any], impl: str | None, trust: bool = False) -> Any:
-        impl = impl or _inside.get()
-        if impl != "eager" and torch._C._functorch.peek_interpreter_stack() is not None:
-            raise NotFusible(
-                message(
-                    "a torch.func transform of a fused function",
-                    came=self.task.name,
-                    do='transform the function itself, or call it with impl="eager"',
-                )
-            )
-        if impl == "eager":
-            require_served(values)
-            return self.task.eager(values)
-        ready = self.find(values, impl, trust)
-        if torch.is_grad_enabled() and any(
-            isinstance(v, torch.Tensor) and v.requires_grad for v in values.values()
-        ):
-            return rebuild(ready.structure, autograd.run(ready.plan(self.task, values), values))
-        return rebuild(ready.structure, ready.run(values))
-
-    def find(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
-        try:
-            key = (impl, trust, *(key_of(v) for v in values.values()), *values)
-        except RuntimeError:  # a tensor without strides
-            require_served(values)
-            raise
-        ready = self.prepared.get(key)
-        if ready is None:
-            with ONE_AT_A_TIME:
-                ready = self.prepared[key] = prepare(self.task, values, impl, trust)
-            if len(self.prepared) > MOST_PREPARED:
-                self.prepared.popitem(last=False)
-        return ready
-
-
-def prepare(task: Task, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
-    """Down the page once: which implementation, and everything it needs."""
-    require_served(values)
-    chosen = choose(impl, one_device(values))
-    traced = trace_task(task, values, trust)
-    program = traced.program
-    if any(a.size == 0 for a in program.axes):
-        return Prepared("eager", lambda v: leaves(task.eager(v)), traced.structure, program)
-    if chosen == "tiles":
-        return Prepared(chosen, lambda v: tiles.run(program, v), traced.structure, program)
-    printed = print_traced(traced, values)
-    run = launch.prepare(program, printed.kernel, printed.plan, printed.layout, task.origin)
-    return Prepared(chosen, run, traced.structure, program, printed)
+def inside() -> str | None:
+    """The implementation that reductions inside a function being run unfused take."""
+    return _inside.get()
 
 
 def describe(printed: Printed) -> str:

@@ -97,6 +97,32 @@ def choose(impl: str | None, device: torch.device) -> str:
     return impl
 
 
+TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
+PLAIN = TENSORS | {float, int, bool, str, type(None)}
+
+
+def watched(values: Mapping[str, Any]) -> bool:
+    """Does torch look on: a transform, a trace, a dispatch mode, tensors of another make?"""
+    return (
+        not PLAIN.issuperset(map(type, values.values()))
+        and any(isinstance(v, torch.Tensor) and type(v) not in TENSORS for v in values.values())
+    ) or (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def grads_of(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """The arguments that gradients may be asked for; under a transform, whatever can have one."""
+    if not torch.is_grad_enabled():
+        return ()
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return tuple([n for n, v in values.items() if getattr(v, "requires_grad", False)])
+    tensors = {n: v for n, v in values.items() if isinstance(v, torch.Tensor)}
+    return tuple(n for n, v in tensors.items() if v.is_floating_point())
+
+
 def key_of(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return (

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from fusedreduce import pipeline, trace
+import torch
+
+from fusedreduce import operators, pipeline, trace
 from fusedreduce.chain import Chain, TracedTensor
 from fusedreduce.errors import OperandError, OptionError, message
 from fusedreduce.kernels.names import safe_names
+from fusedreduce.run import opaque
+from fusedreduce.runner import Runner
 from fusedreduce.trace import Names
 
 P = ParamSpec("P")
 T = TypeVar("T")
+OPTIONS = ("impl", "trust")
 
 
 @dataclass(eq=False)
@@ -36,6 +43,18 @@ class FuseTask:
     @property
     def origin(self) -> str:
         return trace.function_line(self.fn)
+
+    @functools.cached_property
+    def home(self) -> tuple[str, str, str]:
+        """Where the function was declared, and what it is: the text and the constants it holds."""
+        place = f"{self.fn.__module__}:{self.fn.__qualname__}"
+        cells = [c.cell_contents for c in self.fn.__closure__ or ()]
+        held = [c if isinstance(c, (bool, int, float, str)) else type(c).__name__ for c in cells]
+        try:
+            text = inspect.getsource(self.fn)
+        except (OSError, TypeError):
+            text = self.fn.__code__.co_code.hex()
+        return "fuse", place, hashlib.sha256(f"{text}{held!r}".encode()).hexdigest()[:8]
 
     def trace(self, chain: Chain, values: Mapping[str, Any], names: Names) -> Any:
         return trace.run(self.fn, self.arguments(values), names)
@@ -58,7 +77,7 @@ class Fused(Generic[P, T]):
         self.signature = _signature(fn)
         parameters = tuple(self.signature.parameters)
         self.names = safe_names(parameters)
-        self.runner = pipeline.Runner(FuseTask(fn, dict(zip(self.names, parameters, strict=True))))
+        self.runner = Runner(FuseTask(fn, dict(zip(self.names, parameters, strict=True))))
 
     def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if not kwargs and len(args) == len(self.names):
@@ -76,13 +95,15 @@ class Fused(Generic[P, T]):
         bound.apply_defaults()
         return dict(zip(self.names, bound.arguments.values(), strict=True))
 
-    def __call__(
-        self, *args: Any, impl: str | None = None, trust: bool = False, **kwargs: Any
-    ) -> T:
-        values = self.values(args, kwargs)
-        if any(isinstance(v, TracedTensor) for v in values.values()):
+    def __call__(self, *args: Any, **kwargs: Any) -> T:
+        if torch.compiler.is_compiling() and not _traced(args, kwargs):
+            return opaque.call(Fused.run, self, args, kwargs)  # type: ignore[no-any-return]
+        return self.run(*args, **kwargs)
+
+    def run(self, *args: Any, impl: str | None = None, trust: bool = False, **kwargs: Any) -> T:
+        if TracedTensor in map(type, args) or _traced((), kwargs):
             return self.fn(*args, **kwargs)  # inside another fused function
-        return self.runner(values, impl, trust)  # type: ignore[no-any-return]
+        return self.runner(self.values(args, kwargs), impl, trust)  # type: ignore[no-any-return]
 
     def source(self, *args: Any, **kwargs: Any) -> str:
         """The printed kernel for these arguments, as text."""
@@ -93,6 +114,10 @@ class Fused(Generic[P, T]):
         """Plan, traffic and stages of a call with these arguments, as text."""
         values = self.values(args, kwargs)
         return pipeline.describe(pipeline.print_task(self.runner.task, values, trust=False))
+
+
+def _traced(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    return any(isinstance(v, TracedTensor) for v in (*args, *kwargs.values()))
 
 
 def _signature(fn: Callable[..., Any]) -> inspect.Signature:
@@ -109,7 +134,7 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature:
         ) from None
     for p in signature.parameters.values():
         unnamed = p.kind in (p.POSITIONAL_ONLY, p.VAR_POSITIONAL, p.VAR_KEYWORD)
-        if unnamed or p.name in ("impl", "trust"):
+        if unnamed or p.name in OPTIONS:
             raise OptionError(
                 message(
                     f"fr.fuse: the parameter `{p.name}`",
@@ -119,6 +144,16 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature:
                 )
             )
     return signature
+
+
+def _runner_at(place: str, digest: str) -> Runner:
+    """The runner of a fused function that is declared in a module that was imported."""
+    module, _, path = place.partition(":")
+    fused: Fused[Any, Any] = functools.reduce(getattr, path.split("."), sys.modules[module])  # type: ignore[arg-type]
+    return fused.runner
+
+
+operators.HOMES["fuse"] = _runner_at
 
 
 def fuse(fn: Callable[P, T]) -> Fused[P, T]:
@@ -131,6 +166,11 @@ def fuse(fn: Callable[P, T]) -> Fused[P, T]:
     The result takes `impl=` and `trust=` as `reduce` does, and has `.source(*args)` and
     `.explain(*args)`. While it is traced its tensors are not instances of torch.Tensor: do not
     branch on isinstance inside.
+
+    It is differentiable, twice if need be, and works inside torch.compile(fullgraph=True) with
+    dynamic shapes, torch.export, torch.func transforms (grad, vmap, jvp, ...) and checkpointing:
+    there it is one operator, `fusedreduce::rows`, and one more for its backward. Autocast changes
+    nothing inside.
 
     Raises `NotFusible` naming the operation that stands in the way.
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import functools
+import hashlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from fusedreduce import pipeline
+from fusedreduce import operators, pipeline
 from fusedreduce.api.operands import (
     argument_names,
     arguments_of,
@@ -28,7 +31,8 @@ from fusedreduce.declare.reduction import Reduction, require_reduction
 from fusedreduce.errors import OperandError, OptionError, message
 from fusedreduce.program import typed
 from fusedreduce.request import require_dtype
-from fusedreduce.run import eager, merging
+from fusedreduce.run import eager, merging, opaque
+from fusedreduce.runner import Runner
 from fusedreduce.trace import Names
 
 
@@ -50,6 +54,15 @@ class ReduceTask:
     @property
     def origin(self) -> str:
         return self.R.record.line
+
+    @functools.cached_property
+    def home(self) -> tuple[str, str, str]:
+        """Where the declaration is, and what: its text and the options of the call."""
+        place = f"{self.R.__module__}:{self.R.__qualname__}"
+        digest = hashlib.sha256(self.R.record.text.encode()).hexdigest()[:8]
+        dtype = self.dtype and str(self.dtype).removeprefix("torch.")
+        options = (digest, self.dim, self.keepdim, self.outputs, dtype, self.state)
+        return "reduce", place, repr(options)
 
     def trace(self, chain: Chain, values: Mapping[str, Any], names: Names) -> dict[str, Any]:
         """The results by output name."""
@@ -76,11 +89,12 @@ class ReduceTask:
         values = self.operands(values)
         first = next(iter(values.values()))
         dims = normalized_dims(self.dim, first.dim())
-        found = eager.reduce(self.R, values, dims, self.keepdim, self.outputs, self.dtype)
-        results = {o: found[o] for o in self.outputs}
-        if self.state:
-            slots = eager.state(self.R, values, dims, self.keepdim, self.dtype)
-            results |= {f"state.{n}": v for n, v in slots.items()}
+        with pipeline.meaning():
+            found = eager.reduce(self.R, values, dims, self.keepdim, self.outputs, self.dtype)
+            results = {o: found[o] for o in self.outputs}
+            if self.state:
+                slots = eager.state(self.R, values, dims, self.keepdim, self.dtype)
+                results |= {f"state.{n}": v for n, v in slots.items()}
         return results
 
     def operands(self, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -89,9 +103,20 @@ class ReduceTask:
         return {table.get(n, n): v for n, v in values.items()}
 
 
+def _runner_at(place: str, options: str) -> Runner:
+    """The runner of a declaration that stands in a module that was imported."""
+    module, _, path = place.partition(":")
+    R: Any = functools.reduce(getattr, path.split("."), sys.modules[module])
+    _, dim, keepdim, outputs, dtype, state = ast.literal_eval(options)
+    return _runner(ReduceTask(R, dim, keepdim, outputs, dtype and getattr(torch, dtype), state))
+
+
+operators.HOMES["reduce"] = _runner_at
+
+
 @functools.lru_cache(maxsize=1024)
-def _runner(task: ReduceTask) -> pipeline.Runner:
-    return pipeline.Runner(task)
+def _runner(task: ReduceTask) -> Runner:
+    return Runner(task)
 
 
 def reduce(
@@ -134,6 +159,28 @@ def reduce(
     >>> fr.reduce(fr.reductions.Moments, x, dim=0, outputs="mean")
     tensor([ 500., -500.])
     """
+    given = dict(dim=dim, keepdim=keepdim, outputs=outputs, dtype=dtype, seed=seed,
+                 return_state=return_state, impl=impl, trust=trust, **operands)  # fmt: skip
+    if torch.compiler.is_compiling() and not isinstance(x, TracedTensor):
+        return opaque.call(_reduced, R, (x,), given)
+    return _reduced(R, x, **given)
+
+
+def _reduced(
+    R: type[Reduction],
+    x: torch.Tensor,
+    /,
+    dim: Any,
+    keepdim: bool,
+    outputs: str | tuple[str, ...] | None,
+    dtype: torch.dtype | None,
+    seed: Mapping[str, torch.Tensor] | None,
+    return_state: bool,
+    impl: str | None,
+    trust: bool,
+    **operands: Any,
+) -> Any:
+    """What `reduce` does."""
     require_reduction(R)
     record = R.record
     dim = dims_of(dim)

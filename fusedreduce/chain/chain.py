@@ -58,10 +58,16 @@ def require_broadcast(values: Mapping[str, TracedTensor]) -> None:
 
 @dataclass
 class Chain:
-    """One tracing: the axes, the inputs and stages met so far."""
+    """One tracing: the axes, the inputs and stages met so far.
+
+    depth   how many leading dimensions of every tensor the function does not see; its outputs have
+            them too
+    """
 
     complete: Callable[[type[Reduction]], Record]
     reductions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    depth: int = 0
+    hidden: Shape = ()
     axes: Axes = field(default_factory=Axes)
     inputs: dict[str, tuple[TracedTensor, bool]] = field(default_factory=dict)
     stages: list[TracedStage] = field(default_factory=list)
@@ -70,7 +76,11 @@ class Chain:
     def input(self, name: str, tensor: torch.Tensor) -> TracedTensor:
         dims = tuple((Atom(n),) for n in tensor.shape)
         self.axes.register(dims)
-        meta = torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        front, dims = dims[: self.depth], dims[self.depth :]
+        for mine, theirs in zip(self.hidden, front, strict=False):
+            self.axes.join(mine, theirs)
+        self.hidden = self.hidden or front
+        meta = torch.empty(tensor.shape[self.depth :], dtype=tensor.dtype, device="meta")
         kind = dtype_kind(dtype_name(tensor.dtype))
         value = TracedTensor(self, ir.var(name), kind, dims, meta)
         self.inputs[name] = (value, False)
@@ -205,21 +215,18 @@ class Chain:
         self.line_up()
         axis_names, axes = self.named_axes(outputs)
         inputs = tuple(
-            Input(
-                n,
-                self.dims_by_name(v.dims, axis_names),
-                "float32" if number else dtype_name(v.meta.dtype),
-                number,
-            )
+            Input(n, (), "float32", number)
+            if number
+            else Input(n, self.dims_by_name((*self.hidden, *v.dims), axis_names),
+                       dtype_name(v.meta.dtype))
             for n, (v, number) in self.inputs.items()
-        )
+        )  # fmt: skip
         stages = tuple(s.finished(titles[s.name], renamed) for s in self.stages)
         made = tuple(
-            Output(
-                n, renamed(v.expr), self.dims_by_name(v.dims, axis_names), dtype_name(v.meta.dtype)
-            )
+            Output(n, renamed(v.expr), self.dims_by_name((*self.hidden, *v.dims), axis_names),
+                   dtype_name(v.meta.dtype))
             for n, v in outputs.items()
-        )
+        )  # fmt: skip
         user_names = tuple((renamed(e), n) for e, n in names.of.items())
         exprs = [o.expr for o in made] + [e for s in stages for _, e in s.operands]
         state = self.state_dtype(exprs)
@@ -301,6 +308,7 @@ class Chain:
         else:
             dims = next(iter(outputs.values())).dims
             reduced, outer = self.axes.leaves(dims[-1]) if dims else (), ()
+        outer = (*(a for d in self.hidden for a in self.axes.leaves(d)), *outer)
         every: dict[Atom, None] = dict.fromkeys(outer)
         shapes = [v.dims for v in outputs.values()] + [v.dims for v, _ in self.inputs.values()]
         for d in (d for dims in sorted(shapes, key=len, reverse=True) for d in dims):

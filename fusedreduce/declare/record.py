@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from fusedreduce.ir.expr import Expr, Number, names
+from fusedreduce.ir.show import show
 
 FREE_KINDS = ("Max", "Min", "First")  # references chosen by their own monoid
 POSITION_KINDS = ("First", "ArgMax", "ArgMin")  # these keep a position beside the value
@@ -132,6 +133,15 @@ class Record:
     @property
     def outputs(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.finish)
+
+    @property
+    def text(self) -> str:
+        """What is declared, the same on every machine."""
+        lines = [f"{f.name} {f.kind} {f.identity} {f.neutral}" for f in self.fields]
+        lines += [show(e) for f in self.fields for e in (f.term, f.correct) if e is not None]
+        lines += [show(e) for e in (*self.lift, *self.merge)]
+        lines += [f"{name} {show(e)}" for name, e in self.finish]
+        return "\n".join([*lines, repr(self.empty), repr(self.domain)])
 
     @cached_property
     def references(self) -> tuple[Field, ...]:

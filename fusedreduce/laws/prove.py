@@ -13,7 +13,6 @@ from fusedreduce.declare.record import Field, Record
 from fusedreduce.declare.reduction import require_reduction
 from fusedreduce.errors import DeclarationError
 from fusedreduce.ir.expr import const
-from fusedreduce.ir.show import show
 from fusedreduce.laws import states
 from fusedreduce.laws.certificate import Certificate, Facts, Law, Status
 from fusedreduce.laws.closure import Answer
@@ -94,7 +93,7 @@ def _certified(
         laws=(*laws, *_gradient(whole), *_empty(whole)),
         facts=facts,
         meaning_stated=record.form == "corrected" or _states_all(record),
-        subject=subject(whole),
+        subject=whole.text,
         assumptions=_readable(clock.assumed),
         guards=guards,
     )
@@ -112,7 +111,7 @@ def _without_correction(record: Record, f: Field, found: Answer) -> Certificate:
     why = refusal(record, f, found)
     statement = f"a term moved to a new reference is the term at the new reference; {why.fact}"
     law = Law("faithfulness", f.name, status, statement, line=f.line, advice=why.do)
-    return Certificate(record.name, record.form, (law,), Facts(), True, subject(record))
+    return Certificate(record.name, record.form, (law,), Facts(), True, record.text)
 
 
 def _states_all(record: Record) -> bool:
@@ -161,12 +160,3 @@ def _empty(record: Record) -> list[Law]:
 def _bound_identities(record: Record) -> states.State:
     bound = (f for f in record.fields if f.is_bound)
     return {f.name: const(math.nan if f.identity is None else f.identity) for f in bound}
-
-
-def subject(record: Record) -> str:
-    """The declaration as text, the same on every machine."""
-    lines = [f"{f.name} {f.kind} {f.identity} {f.neutral}" for f in record.fields]
-    lines += [show(e) for f in record.fields for e in (f.term, f.correct) if e is not None]
-    lines += [show(e) for e in (*record.lift, *record.merge)]
-    lines += [f"{name} {show(e)}" for name, e in record.finish]
-    return "\n".join([*lines, repr(record.empty), repr(record.domain)])

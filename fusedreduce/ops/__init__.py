@@ -6,8 +6,8 @@
 tensor([[0.5000, 0.5000],
         [0.1192, 0.8808]])
 >>> fr.ops.layer_norm(x, (2,))
-tensor([[ 0.,  0.],
-        [-1.,  1.]])
+tensor([[ 0.0000,  0.0000],
+        [-1.0000,  1.0000]])
 
 Every operation also takes `impl=`: None (Triton on a GPU, else tiles), "eager", "tiles", "triton".
 `docs/ops.md` lists them.

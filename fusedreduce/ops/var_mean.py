@@ -62,5 +62,5 @@ def var_mean(
         range(rank) if dim in (None, (), []) else dim if isinstance(dim, (tuple, list)) else (dim,)
     )
     dims = tuple(require_dim("var_mean", d, rank) for d in given)
-    n = prod(input.shape[d] for d in dims) if rank else 1
+    n = prod([input.shape[d] for d in dims]) if rank else 1
     return fused_var_mean(input, dims or None, keepdim, unbiased_factor(n, correction), impl=impl)

@@ -1,10 +1,10 @@
-"""Gradients: by the derived backward programs, or by running the meaning again."""
+"""Gradients: by the derived backward programs, or by differentiating the meaning."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,97 +15,278 @@ Run = Callable[[Values], list[Tensor]]
 
 @dataclass(frozen=True)
 class Plan:
-    """A differentiable run.
+    """How a run is differentiated, for the inputs that ask for it.
 
-    names     the tensor arguments, in order; the others are fixed
+    names     the tensor arguments, in order
+    wanted    those that get a gradient
     forward   outputs, then what the backward needs
-    outputs   how many of those the caller gets
+    outputs   names of those the caller gets; `floating` the ones that have a gradient
     saved     names of the rest
-    meaning   the unfused function, for second derivatives
+    meaning   the unfused function
     backward  gradients by argument name from arguments, `d_<output>` and saved values; None when
               the meaning is to be differentiated instead
     """
 
     names: tuple[str, ...]
+    wanted: tuple[str, ...]
     forward: Run
     outputs: tuple[str, ...]
+    floating: tuple[str, ...]
     saved: tuple[str, ...]
-    meaning: Callable[[Values], list[Tensor]]
+    meaning: Run
     backward: Callable[[Values], dict[str, Tensor]] | None
 
+    def gradients(
+        self,
+        fixed: Values,
+        tensors: Sequence[Tensor],
+        ups: Sequence[Tensor],
+        saved: Sequence[Tensor],
+    ) -> list[Tensor | None]:
+        """The gradient of each wanted input; None where nothing depends on it."""
+        assert self.backward is not None
+        values = {**dict(zip(self.names, tensors, strict=True)), **fixed}
+        values |= {f"d_{o}": g for o, g in zip(self.floating, ups, strict=True)}
+        values |= dict(zip(self.saved, saved, strict=True))
+        found = self.backward(values)
+        return [found.get(n) for n in self.wanted]
 
-def run(plan: Plan, values: Values) -> list[Tensor]:
-    """The outputs of a run that torch can differentiate, twice if need be."""
-    fixed = {n: v for n, v in values.items() if n not in plan.names}
-    tensors = [values[n] for n in plan.names]
-    made = Differentiable.apply(plan, fixed, *tensors)  # type: ignore[no-untyped-call]
-    return list(made)
+
+class Call(Protocol):
+    """One run as autograd sees it; what it says of its results holds after `run`."""
+
+    @property
+    def names(self) -> tuple[str, ...]: ...  # of the tensor arguments
+
+    @property
+    def wanted(self) -> tuple[str, ...]: ...  # those that get a gradient
+
+    @property
+    def outputs(self) -> int: ...  # how many results the caller gets; the others are saved
+
+    @property
+    def floating(self) -> int: ...  # how many of them have a gradient
+
+    @property
+    def derived(self) -> bool: ...  # are there backward programs?
+
+    def run(self, tensors: Sequence[Tensor]) -> list[Tensor]: ...
+
+    def backward(
+        self, tensors: Sequence[Tensor], ups: Sequence[Tensor], saved: Sequence[Tensor]
+    ) -> list[Tensor | None]: ...
+
+    def meaning(self, tensors: Sequence[Tensor]) -> list[Tensor]: ...
 
 
-class Differentiable(torch.autograd.Function):
+@dataclass
+class Direct:
+    """A call of a plan, with the arguments that are not tensors."""
+
+    plan: Plan
+    fixed: Values
+
+    def __post_init__(self) -> None:
+        self.names, self.wanted = self.plan.names, self.plan.wanted
+        self.outputs, self.floating = len(self.plan.outputs), len(self.plan.floating)
+        self.derived = self.plan.backward is not None
+
+    def values(self, tensors: Sequence[Tensor]) -> dict[str, Any]:
+        return {**dict(zip(self.names, tensors, strict=True)), **self.fixed}
+
+    def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return self.plan.forward(self.values(tensors))
+
+    def backward(
+        self, tensors: Sequence[Tensor], ups: Sequence[Tensor], saved: Sequence[Tensor]
+    ) -> list[Tensor | None]:
+        return self.plan.gradients(self.fixed, tensors, ups, saved)
+
+    def meaning(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return self.plan.meaning(self.values(tensors))
+
+
+def run(call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """The outputs of a call that torch can differentiate, as often as it likes."""
+    function = Rows if isinstance(call, Direct) else OpenRows
+    made = function.apply(call, *tensors)  # type: ignore[no-untyped-call]
+    return list(made[: call.outputs])
+
+
+def _remember(ctx: Any, call: Call, tensors: Sequence[Tensor], output: Sequence[Tensor]) -> None:
+    results, saved = output[: call.outputs], output[call.outputs :]
+    ctx.call = call
+    ctx.save_for_backward(*tensors, *saved)
+    ctx.mark_non_differentiable(*(t for t in results if not t.is_floating_point()), *saved)
+    ctx.set_materialize_grads(False)
+    ctx.results = [(t.shape, t.dtype, t.device) for t in results]
+    ctx.saved = len(saved)
+
+
+class Rows(torch.autograd.Function):
     """forward: the fused run; backward: the derived programs, else torch on the meaning."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, fixed: Values, *inputs: Tensor) -> tuple[Tensor, ...]:
-        values = {**dict(zip(plan.names, inputs, strict=True)), **fixed}
-        made = plan.forward(values)
-        count = len(plan.outputs)
-        ctx.plan, ctx.fixed, ctx.count = plan, fixed, count
-        ctx.save_for_backward(*inputs, *made[count:])
-        outputs = tuple(made[:count])
-        ctx.mark_non_differentiable(*(t for t in outputs if not t.is_floating_point()))
-        ctx.shapes = [(t.shape, t.dtype, t.device) for t in outputs]
-        return outputs
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
+        output = tuple(call.run(tensors))
+        _remember(ctx, call, tensors, output)
+        return output
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        plan, n = ctx.plan, len(ctx.plan.names)
-        inputs, saved = ctx.saved_tensors[:n], ctx.saved_tensors[n:]
-        wanted = ctx.needs_input_grad[2:]
-        if torch.is_grad_enabled() or plan.backward is None:
-            return (None, None, *again(plan, ctx.fixed, inputs, wanted, gradients))
-        values = {**dict(zip(plan.names, inputs, strict=True)), **ctx.fixed}
-        values |= dict(zip(plan.saved, saved, strict=True))
-        for name, g, (shape, dtype, device) in zip(
-            plan.outputs, gradients, ctx.shapes, strict=True
-        ):
-            zero = torch.zeros((), dtype=dtype, device=device).expand(shape)
-            values[f"d_{name}"] = zero if g is None else g
-        found = plan.backward(values)
-        return (
-            None,
-            None,
-            *(found.get(m) if w else None for m, w in zip(plan.names, wanted, strict=True)),
-        )
+        call, n = ctx.call, len(ctx.call.names)
+        kept = ctx.saved_tensors  # NOTE: to be asked for once, checkpointing recomputes them
+        tensors, saved = kept[:n], kept[n:]
+        ups = [
+            torch.zeros((), dtype=dtype, device=device).expand(shape) if g is None else g
+            for g, (shape, dtype, device) in zip(gradients, ctx.results, strict=False)
+            if dtype.is_floating_point
+        ]
+        if not call.derived:
+            found = pulled_back(call, tensors, ups)
+        elif torch.is_grad_enabled():
+            found = RowsBackward.apply(call, *tensors, *ups, *saved)  # type: ignore[no-untyped-call]
+        else:
+            found = call.backward(tensors, ups, saved)
+        table = dict(zip(call.wanted, found, strict=True))
+        needed = dict(zip(call.names, ctx.needs_input_grad[1:], strict=True))
+        return None, *(table.get(m) if needed[m] else None for m in call.names)
 
 
-def again(
-    plan: Plan,
-    fixed: Values,
-    inputs: Sequence[Tensor],
-    wanted: Sequence[bool],
-    gradients: Sequence[Tensor | None],
-) -> list[Tensor | None]:
-    """Differentiate the meaning, run again on the inputs themselves."""
-    twice = torch.is_grad_enabled()  # somebody will differentiate this backward
-    with torch.enable_grad():
-        given = [_apart(t, twice) if w else t for t, w in zip(inputs, wanted, strict=True)]
-        outputs = plan.meaning({**dict(zip(plan.names, given, strict=True)), **fixed})
-    pairs = [
-        (o, g) for o, g in zip(outputs, gradients, strict=True) if g is not None and o.requires_grad
+class OpenRows(Rows):
+    """The same where torch transforms the run.
+
+    NOTE: torch looks at the signature of such a forward at each call (20 us); the vmap rule is
+    written out, as torch.func.hessian fails with the generated one (2.13).
+    """
+
+    @staticmethod
+    def forward(call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return tuple(call.run(tensors))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+        call, *tensors = inputs
+        _remember(ctx, call, tensors, output)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Any) -> Any:
+        """Along tangents: by the meaning, whose tangents need nothing saved."""
+        found = iter(_along(ctx.call, _outputs, ctx.saved_tensors, tangents))
+        answer = (next(found) if d.is_floating_point else None for _, d, _ in ctx.results)
+        return *answer, *(None,) * ctx.saved
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, call: Any, *tensors: Tensor) -> Any:
+        return _batched(OpenRows, info.batch_size, in_dims[1:], call, tensors)
+
+
+class RowsBackward(torch.autograd.Function):
+    """The derived backward as a function of the inputs and the gradients of the outputs."""
+
+    @staticmethod
+    def forward(call: Call, *given: Tensor) -> tuple[Tensor | None, ...]:
+        n, m = len(call.names), len(call.names) + call.floating
+        return tuple(call.backward(given[:n], given[n:m], given[m:]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        call, *given = inputs
+        count = len(call.names) + call.floating
+        ctx.call, ctx.saved = call, len(given) - count
+        ctx.save_for_backward(*given[:count])
+        ctx.save_for_forward(*given[:count])
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Differentiate the derivative of the meaning."""
+        given, call = ctx.saved_tensors, ctx.call
+        asked = [k for k, g in enumerate(gradients) if g is not None]
+        if not asked:
+            return (None,) * (1 + len(given) + ctx.saved)
+        moved = [
+            k for k, t in enumerate(given) if k >= len(call.names) or call.names[k] in call.wanted
+        ]
+
+        def first(*some: Tensor) -> tuple[Tensor, ...]:
+            found = _gradients(call, _with(given, moved, some))
+            return tuple(found[k] for k in asked)
+
+        _, pull, *_ = torch.func.vjp(first, *(given[k] for k in moved))
+        table = dict(zip(moved, pull(tuple(gradients[k] for k in asked)), strict=True))
+        return None, *map(table.get, range(len(given))), *(None,) * ctx.saved
+
+    @staticmethod
+    def jvp(ctx: Any, _: None, *tangents: Any) -> Any:
+        given = ctx.saved_tensors
+        return tuple(_along(ctx.call, _gradients, given, tangents[: len(given)]))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, call: Any, *given: Tensor) -> Any:
+        return _batched(RowsBackward, info.batch_size, in_dims[1:], call, given)
+
+
+def _batched(
+    function: Any, size: int, in_dims: Sequence[int | None], call: Any, tensors: Sequence[Tensor]
+) -> tuple[Any, Any]:
+    """The same call with one more outer axis, which every tensor has in front."""
+    inside = call.batched()
+    found = function.apply(inside, *in_front(tensors, in_dims, size))
+    call.learn(inside)
+    return found, tuple(None if t is None else 0 for t in found)
+
+
+def in_front(tensors: Sequence[Tensor], in_dims: Sequence[int | None], size: int) -> list[Tensor]:
+    """Each tensor with the batch as its first dimension; one without it is repeated, not copied."""
+    return [
+        t.expand(size, *t.shape) if d is None else t.movedim(d, 0)
+        for t, d in zip(tensors, in_dims, strict=True)
     ]
-    found = iter(
-        torch.autograd.grad(
-            [o for o, _ in pairs],
-            [t for t, w in zip(given, wanted, strict=True) if w],
-            [g for _, g in pairs],
-            create_graph=twice,
-            allow_unused=True,
-        )
+
+
+# ---- the meaning, differentiated ---------------------------------------------------------------
+
+
+def _outputs(call: Call, tensors: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The floating outputs of the meaning."""
+    return tuple(o for o in call.meaning(tensors) if o.is_floating_point())
+
+
+def _gradients(call: Call, given: Sequence[Tensor]) -> Sequence[Tensor]:
+    n = len(call.names)
+    return pulled_back(call, given[:n], given[n:])
+
+
+def pulled_back(call: Call, tensors: Sequence[Tensor], ups: Sequence[Tensor]) -> Sequence[Tensor]:
+    """The gradients of the wanted inputs by torch, on the meaning run again."""
+    moved = [call.names.index(w) for w in call.wanted]
+    _, pull, *_ = torch.func.vjp(
+        lambda *some: _outputs(call, _with(tensors, moved, some)), *(tensors[k] for k in moved)
     )
-    return [next(found) if w else None for w in wanted]
+    found: Sequence[Tensor] = pull(tuple(ups))
+    return found
 
 
-def _apart(tensor: Tensor, twice: bool) -> Tensor:
-    """The same numbers as a tensor of its own: one argument may be made from another, or be it."""
-    return tensor.view_as(tensor) if twice else tensor.detach().requires_grad_()
+def _along(
+    call: Call,
+    function: Callable[[Call, Sequence[Tensor]], Sequence[Tensor]],
+    given: Sequence[Tensor],
+    tangents: Sequence[Tensor | None],
+) -> Sequence[Tensor]:
+    """The slope of a function along tangents; None stands for 0."""
+    moved = [k for k, t in enumerate(tangents) if t is not None]
+    _, slopes, *_ = torch.func.jvp(
+        lambda *some: tuple(function(call, _with(given, moved, some))),
+        tuple(given[k] for k in moved),
+        tuple(t for t in tangents if t is not None),
+    )
+    found: Sequence[Tensor] = slopes
+    return found
+
+
+def _with(given: Sequence[Tensor], moved: Sequence[int], some: Sequence[Tensor]) -> list[Tensor]:
+    """The tensors, with some in their places."""
+    table = dict(zip(moved, some, strict=True))
+    return [table.get(k, t) for k, t in enumerate(given)]

@@ -294,13 +294,6 @@ def test_relu_is_flat_at_zero() -> None:
     assert got[3].isnan()
 
 
-def test_transforms_of_torch_func_are_refused() -> None:
-    fused = fr.fuse(lambda x: torch.logsumexp(x, -1))
-    for run in (torch.func.vmap(fused), torch.func.grad(lambda x: fused(x).sum())):
-        with pytest.raises(NotFusible, match=r"torch\.func"):
-            run(x)
-
-
 # ---- joins -------------------------------------------------------------------------------------
 
 

@@ -366,7 +366,6 @@ MISSING = {
     "S28": "the rounding of 16-bit gradients on the GPU: tests/gpu",
     "S29": "a loss fused with its matmul: not part of row kernels",
     "S30": "column gradients of 16-bit weights on the GPU: tests/gpu",
-    "S48": "no operator is registered for torch.compile yet",
     "S49": "a measurement under torch.compile on the GPU",
     "S52": "a measurement on the GPU",
     "S53": "a measurement on the GPU",

@@ -1,0 +1,153 @@
+"""Runs a task: down the pipeline once for each shape, then from memory; as torch wants it."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fusedreduce import operators, pipeline
+from fusedreduce.derivative import differentiable
+from fusedreduce.pipeline import Printed, Task, Traced, print_traced, trace_task
+from fusedreduce.program import Program
+from fusedreduce.request import choose, grads_of, key_of, one_device, require_served, watched
+from fusedreduce.run import autograd, launch, library, tiles
+from fusedreduce.run.autograd import Plan
+from fusedreduce.structure import leaves, rebuild
+
+MOST_PREPARED = 512  # calls of different shapes remembered for one task
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What is left to do for a call whose shapes were seen before."""
+
+    implementation: str
+    run: Callable[[Mapping[str, Any]], list[torch.Tensor]]
+    structure: Any
+    program: Program
+    meaning: Callable[[Mapping[str, Any]], list[torch.Tensor]]
+    origin: str
+    printed: Printed | None = None
+    plans: dict[tuple[str, ...], Plan] = field(default_factory=dict)
+
+    def plan(self, values: Mapping[str, Any], wanted: tuple[str, ...]) -> Plan:
+        """How to differentiate a call of these shapes for the inputs that ask for it."""
+        found = self.plans.get(wanted)
+        if found is None:
+            names = tuple(n for n, v in values.items() if isinstance(v, torch.Tensor))
+            found = self.plans[wanted] = differentiable(
+                self.program,
+                self.implementation,
+                self.origin,
+                names,
+                wanted,
+                self.run,
+                self.meaning,
+            )
+        return found
+
+
+@dataclass
+class Runner:
+    """Runs one task; remembers what it prepared, by shapes, strides, dtypes, device.
+
+    depth   outer axes that every tensor has in front of its own dimensions, one for each vmap
+    """
+
+    task: Task
+    depth: int = 0
+    prepared: OrderedDict[Any, Prepared] = field(default_factory=OrderedDict)
+    deeper: Runner | None = None
+
+    def __call__(self, values: Mapping[str, Any], impl: str | None, trust: bool = False) -> Any:
+        impl = impl or pipeline.inside()
+        if impl == "eager":
+            require_served(values)
+            return self.task.eager(values)
+        if watched(values):
+            return self.in_operators(values, impl, trust)
+        ready = self.find(values, impl, trust)
+        wanted = grads_of(values)
+        if not wanted:
+            return rebuild(ready.structure, ready.run(values))
+        plan = ready.plan(values, wanted)
+        fixed = {n: v for n, v in values.items() if n not in plan.names}
+        made = autograd.run(autograd.Direct(plan, fixed), [values[n] for n in plan.names])
+        return rebuild(ready.structure, made)
+
+    def in_operators(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Any:
+        """The same by operators, where torch traces, transforms or watches."""
+        values = {n: plain(v) for n, v in values.items()}
+        entry = operators.entry_of(self, values, impl, trust, grads_of(values))
+        tensors = [v for v in values.values() if isinstance(v, torch.Tensor)]
+        numbers = tuple(v for v in values.values() if isinstance(v, float))
+        if entry.wanted:
+            made = autograd.run(operators.Keyed(entry, numbers), tensors)
+        else:
+            made = library.rows(entry.key, tensors, numbers)
+        assert entry.found is not None
+        return rebuild(entry.found.structure, made)
+
+    def at(self, depth: int) -> Runner:
+        """The runner of the same task with more axes in front."""
+        if depth == self.depth:
+            return self
+        if self.deeper is None:
+            self.deeper = Runner(self.task, self.depth + 1)
+        return self.deeper.at(depth)
+
+    def eager(self, values: Mapping[str, Any]) -> list[torch.Tensor]:
+        """The tensors of the result, by the meaning."""
+        if not self.depth:
+            return leaves(self.task.eager(values))
+        names = [n for n, v in values.items() if isinstance(v, torch.Tensor)]
+
+        def function(*tensors: torch.Tensor) -> list[torch.Tensor]:
+            return leaves(self.task.eager({**values, **dict(zip(names, tensors, strict=True))}))
+
+        for _ in range(self.depth):
+            function = torch.vmap(function)
+        return function(*(values[n] for n in names))
+
+    def traced(self, values: Mapping[str, Any], trust: bool) -> Traced:
+        return trace_task(self.task, values, trust, self.depth)
+
+    def find(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
+        try:
+            key = (impl, trust, *(key_of(v) for v in values.values()), *values)
+        except RuntimeError:  # a tensor without strides
+            require_served(values)
+            raise
+        ready = self.prepared.get(key)
+        if ready is None:
+            with pipeline.ONE_AT_A_TIME:
+                ready = self.prepared[key] = self.prepare(values, impl, trust)
+            if len(self.prepared) > MOST_PREPARED:
+                self.prepared.popitem(last=False)
+        return ready
+
+    def prepare(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
+        """Down the page once: which implementation, and everything it needs."""
+        require_served(values)
+        chosen = choose(impl, one_device(values))
+        traced = self.traced(values, trust)
+        program, origin, printed = traced.program, self.task.origin, None
+        run: Callable[[Mapping[str, Any]], list[torch.Tensor]]
+        if any(a.size == 0 for a in program.axes):
+            chosen, run = "eager", self.eager
+        elif chosen == "tiles":
+            run = lambda v: tiles.run(program, v)
+        else:
+            printed = print_traced(traced, values)
+            run = launch.prepare(program, printed.kernel, printed.plan, printed.layout, origin)
+        return Prepared(chosen, run, traced.structure, program, self.eager, origin, printed)
+
+
+def plain(value: Any) -> Any:
+    """A number that torch knows by a symbol while it compiles: its value is settled here."""
+    table = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    return table[type(value)](value) if type(value) in table else value
