@@ -50,14 +50,22 @@ def cosine_similarity(
     """
     require_tensor("cosine_similarity", "x1", x1)
     require_tensor("cosine_similarity", "x2", x2)
+    if x1.shape != x2.shape:
+        x1, x2 = broadcast(x1, x2)
+    dtype = torch.promote_types(result_dtype(x1), result_dtype(x2))
+    dim = require_dim("cosine_similarity", dim, x1.dim())
+    return fused_cosine_similarity(x1, x2, dim, float(eps), dtype, impl=impl)
+
+
+def broadcast(x1: Tensor, x2: Tensor) -> list[Tensor]:
+    """Views of one shape."""
     try:
         shape = torch.broadcast_shapes(x1.shape, x2.shape)
     except RuntimeError:
         raise ShapeError(
-            message("cosine_similarity: the inputs do not broadcast",
-                    came=f"x1 {tuple(x1.shape)}, x2 {tuple(x2.shape)}")
-        ) from None  # fmt: skip
-    dtype = torch.promote_types(result_dtype(x1), result_dtype(x2))
-    x1, x2 = (t.expand(shape) for t in (x1, x2))
-    dim = require_dim("cosine_similarity", dim, len(shape))
-    return fused_cosine_similarity(x1, x2, dim, float(eps), dtype, impl=impl)
+            message(
+                "cosine_similarity: the inputs do not broadcast",
+                came=f"x1 {tuple(x1.shape)}, x2 {tuple(x2.shape)}",
+            )
+        ) from None
+    return [t.expand(shape) for t in (x1, x2)]
