@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -17,6 +17,7 @@ from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
 from fusedreduce.errors import NotFusible, OperandError, ShapeError, message
 from fusedreduce.ir import expr as ir
+from fusedreduce.ir.check import kind_of
 from fusedreduce.ir.expr import Expr
 from fusedreduce.program import Axis, Input, Output, Program, dtype_kind, stage_kinds
 from fusedreduce.trace import Names
@@ -24,6 +25,14 @@ from fusedreduce.trace import Names
 
 def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
+
+
+def unrounded(output: Output, kinds: Mapping[str, str]) -> Output:
+    """An output without a last rounding to its own dtype: it is rounded where it is stored."""
+    e = output.expr
+    if e.op == "cast" and e.value == output.dtype and kind_of(e.args[0], kinds) == "float":
+        return replace(output, expr=e.args[0])
+    return output
 
 
 def wide(dim: Dim) -> Dim:
@@ -220,7 +229,9 @@ class Chain:
         )  # fmt: skip
         user_names = tuple((renamed(e), n) for e, n in names.of.items())
         exprs = [o.expr for o in made] + [e for s in stages for _, e in s.operands]
-        return Program(name, axes, inputs, stages, made, self.state_dtype(exprs), user_names)
+        state = self.state_dtype(exprs)
+        program = Program(name, axes, inputs, stages, made, state, user_names)
+        return replace(program, outputs=tuple(unrounded(o, program.kinds) for o in made))
 
     def drop_unused(self, outputs: Mapping[str, TracedTensor]) -> None:
         """An argument that nothing reads (but for its shape) is no input of the kernel."""

@@ -1,0 +1,113 @@
+"""What an operation is given, checked before any work; and the dtypes it reads and answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fusedreduce.errors import DtypeError, OperandError, OptionError, ShapeError, message
+
+
+def require_tensor(op: str, name: str, value: Any, floating: bool = True) -> None:
+    """`value` is a tensor (inside a fused function too), by default one of floating numbers."""
+    dtype = getattr(value, "dtype", None)
+    if not isinstance(dtype, torch.dtype):
+        raise OperandError(
+            message(f"{op}: `{name}` is not a tensor", came=type(value).__name__,
+                    do=f"pass torch.as_tensor({name})")
+        )  # fmt: skip
+    if floating and not dtype.is_floating_point:
+        raise DtypeError(
+            message(
+                f"{op}: `{name}` does not hold floating-point numbers",
+                expected="float16, bfloat16, float32 or float64",
+                came=str(dtype).removeprefix("torch."),
+                do=f"convert it: {name}.float()",
+            )
+        )
+
+
+def require_shape(op: str, name: str, value: Any, shape: Sequence[int], why: str) -> None:
+    """`value` is None, or a floating-point tensor of this shape."""
+    if value is None:
+        return
+    require_tensor(op, name, value)
+    if tuple(value.shape) != tuple(shape):
+        raise ShapeError(
+            message(
+                f"{op}: `{name}` does not fit the input",
+                expected=f"the shape {tuple(shape)}, {why}",
+                came=f"{tuple(value.shape)}",
+            )
+        )
+
+
+def require_dim(op: str, dim: Any, rank: int) -> int:
+    """One dimension, counted from the front. A 0-d tensor counts as one of one dimension."""
+    span = max(rank, 1)
+    if type(dim) is not int or not -span <= dim < span:
+        raise ShapeError(
+            message(
+                f"{op}: `dim` is not a dimension of the input",
+                expected=f"an integer from {-span} to {span - 1}",
+                came=repr(dim)[:80],
+            )
+        )
+    return dim % span
+
+
+def require_dtype(op: str, dtype: Any) -> None:
+    """`dtype` is None, or one of floating-point numbers."""
+    if dtype is None or (isinstance(dtype, torch.dtype) and dtype.is_floating_point):
+        return
+    raise DtypeError(
+        message(f"{op}: `dtype` is not one of floating-point numbers", came=repr(dtype)[:80],
+                expected="None, torch.float16, torch.bfloat16, torch.float32 or torch.float64")
+    )  # fmt: skip
+
+
+def require_choice(op: str, name: str, value: Any, choices: Sequence[Any]) -> None:
+    if value not in choices:
+        raise OptionError(
+            message(f"{op}: `{name}` is not one of its choices",
+                    expected=", ".join(map(repr, choices)), came=repr(value)[:80])
+        )  # fmt: skip
+
+
+def normalized_dims(op: str, input: Any, normalized_shape: Any) -> tuple[int, ...]:
+    """The last dimensions, whose sizes are `normalized_shape`."""
+    require_tensor(op, "input", input)
+    if not isinstance(normalized_shape, (tuple, list)):
+        raise OperandError(
+            message(f"{op}: `normalized_shape` is not a sequence", expected="a tuple of integers",
+                    came=repr(normalized_shape)[:80], do="write (n,)")
+        )  # fmt: skip
+    shape, n = tuple(input.shape), len(normalized_shape)
+    if not 0 < n <= len(shape) or shape[-n:] != tuple(normalized_shape):
+        raise ShapeError(
+            message(
+                f"{op}: `normalized_shape` is not how the input's shape ends",
+                expected=f"one or more of the last sizes of {shape}",
+                came=f"{tuple(normalized_shape)}",
+            )
+        )
+    return tuple(range(-n, 0))
+
+
+def wide(x: Any) -> Any:
+    """Inside a fused function: x as what a 16-bit value is computed in. No copy: it is read so."""
+    return x.float() if x.dtype.itemsize == 2 else x
+
+
+def result_dtype(x: Any) -> torch.dtype:
+    """The dtype of x, or float32 where CUDA's autocast widens the operation's 16-bit inputs.
+
+    The operations that do so are on autocast's float32 list for CUDA; the list for CPUs holds none
+    of them. The input itself is read in its own dtype.
+    """
+    dtype: torch.dtype = x.dtype
+    if dtype.itemsize == 2 and torch.is_autocast_enabled("cuda") and x.device.type == "cuda":
+        return torch.float32
+    return dtype
