@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -67,7 +68,9 @@ def js_div(
     """
     if not 0.0 <= beta <= 1.0:
         raise OptionError(message("beta is no share", expected="0 to 1", came=repr(beta)))
-    options = dict(labels=labels, ignore_index=ignore_index, reduction=reduction, impl=impl)
+    options: dict[str, Any] = dict(
+        labels=labels, ignore_index=ignore_index, reduction=reduction, impl=impl
+    )
     if beta in (0.0, 1.0):
         a, b = (target, input) if beta == 0.0 else (input, target)
         return compared(one_sided, a, b, **options)

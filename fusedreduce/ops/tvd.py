@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -32,5 +34,7 @@ def tvd(
     >>> fr.ops.tvd(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0, 0.0]]))
     tensor(0.5000)
     """
-    options = dict(labels=labels, ignore_index=ignore_index, reduction=reduction, impl=impl)
+    options: dict[str, Any] = dict(
+        labels=labels, ignore_index=ignore_index, reduction=reduction, impl=impl
+    )
     return compared(distance, p, q, **options)

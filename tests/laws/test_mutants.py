@@ -38,6 +38,7 @@ SURVIVORS = {
                              ("merge", ("nonfinite",)), ("finish", ("mean",)))
          for f in names], FINITE),
     ("WeightedLogSumExp", "term m"): REFERENCE,
+    ("CrossEntropy", "term c"): REFERENCE,
     ("WeightedWelford", "lift m2"): ROUNDING,
     ("WeightedWelford", "merge m2"): SQUARED,
     ("WeightedWelford", "merge mean"): GUARD,
