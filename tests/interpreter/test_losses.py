@@ -1,4 +1,4 @@
-"""The printed kernels of the losses in the interpreter, forward and backward, by both strategies."""
+"""The printed kernels of the losses in the interpreter: forward, backward, both strategies."""
 
 from __future__ import annotations
 
