@@ -8,7 +8,9 @@ from torch import Tensor
 from fusedreduce.errors import OptionError, message
 from fusedreduce.ops import losses
 from fusedreduce.ops.cross_entropy_rows import label_rows, probability_rows
-from fusedreduce.ops.labels import require_softcap
+from fusedreduce.ops.labels import number, require_softcap
+
+INF = float("inf")
 
 
 def cross_entropy(
@@ -23,8 +25,8 @@ def cross_entropy(
     *,
     z_loss: float = 0.0,
     return_z_loss: bool = False,
-    softcap: float | None = None,
-    logit_scale: float = 1.0,
+    softcap: Tensor | float | None = None,
+    logit_scale: Tensor | float = 1.0,
     impl: str | None = None,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """-log softmax(x)_target + z_loss lse(x)^2, x = softcap tanh(logit_scale input / softcap).
@@ -35,7 +37,8 @@ def cross_entropy(
                classes, as torch; the z-loss over the number of rows that count
     z_loss     factor of lse^2 (PaLM, Chowdhery et al. 2022), part of the loss; with
                return_z_loss=True the answer is (loss, z-loss), the same part again, to be shown
-    softcap, logit_scale    applied to the input in the order of the formula
+    softcap, logit_scale    applied to the input in the order of the formula; a tensor of one
+               number is differentiated too
 
     The other arguments are those of torch.nn.functional.cross_entropy. The result has torch's
     dtype; inside it is float32 or wider. A label that is neither a class nor ignore_index is an
@@ -52,16 +55,16 @@ def cross_entropy(
     dtype = losses.result_dtype(input, target) if soft else losses.result_dtype(input)
     alone = input.dim() == 1
     x, t = (input[None], target[None]) if alone else (input, target)
-    scale = None if logit_scale == 1.0 else logit_scale
-    options = weight, label_smoothing or None, z_loss or None, softcap, scale
+    smoothing, z_factor = number(label_smoothing, 0.0), number(z_loss, 0.0)
+    options = weight, smoothing, z_factor, number(softcap, INF), number(logit_scale, 1.0)
     if soft:
         rows = probability_rows(x, t, *options, impl=impl)
     else:
         rows = label_rows(x, t, *options, ignore_index, impl=impl)
     by, z_by = _divisors(rows, weight, t, ignore_index) if reduction == "mean" else (1, 1)
     loss = losses.total(rows["loss"], by, reduction)
-    z = losses.total(rows["z_loss"], z_by, reduction) if z_loss else torch.zeros_like(loss)
-    loss = loss + z if z_loss else loss
+    z = losses.total(rows["z_loss"], z_by, reduction) if z_factor else torch.zeros_like(loss)
+    loss = loss + z if z_factor else loss
     if alone and reduction == "none":
         loss, z = loss[0], z[0]
     return (loss.to(dtype), z.to(dtype)) if return_z_loss else loss.to(dtype)
@@ -84,7 +87,7 @@ def _checked(
     weight: Tensor | None,
     ignore_index: int,
     label_smoothing: float,
-    softcap: float | None,
+    softcap: Tensor | float | None,
 ) -> bool:
     """Does the target hold probabilities? What does not fit is an error."""
     losses.require_floating(input=input, weight=weight)

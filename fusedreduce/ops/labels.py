@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from fusedreduce.declare import Reduction, Sum
 from fusedreduce.errors import OptionError, message
@@ -48,6 +49,14 @@ def wrong_is_nan(target, classes, counted):
     return torch.where((target >= 0) & (target < classes) | ~counted, 1.0, NAN)
 
 
-def require_softcap(softcap: float | None) -> None:
-    if softcap is not None and not softcap > 0:
+def number(value: Tensor | float | None, off: float) -> Tensor | float | None:
+    """An option that is a run-time number: None at the value that means nothing."""
+    if value is None or isinstance(value, torch.Tensor):
+        return value
+    return None if value == off else float(value)
+
+
+def require_softcap(softcap: Tensor | float | None) -> None:
+    """A number must be positive; the value of a tensor is not looked at."""
+    if softcap is not None and not isinstance(softcap, torch.Tensor) and not softcap > 0:
         raise OptionError(message("softcap is not positive", came=repr(softcap)))

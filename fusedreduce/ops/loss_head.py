@@ -10,7 +10,7 @@ from fusedreduce.api.reduce import reduce
 from fusedreduce.declare import join
 from fusedreduce.errors import OptionError, message
 from fusedreduce.ops import losses
-from fusedreduce.ops.labels import Label, require_softcap, scores, wrong_is_nan
+from fusedreduce.ops.labels import Label, number, require_softcap, scores, wrong_is_nan
 from fusedreduce.reductions import Largest, SoftmaxEntropy
 
 OUTPUTS = ("loss", "log_prob", "entropy", "accuracy")
@@ -54,8 +54,8 @@ def loss_head(
     ignore_index: int = -100,
     reduction: str = "mean",
     z_loss: float = 0.0,
-    softcap: float | None = None,
-    logit_scale: float = 1.0,
+    softcap: Tensor | float | None = None,
+    logit_scale: Tensor | float = 1.0,
     impl: str | None = None,
 ) -> dict[str, Tensor]:
     """What a training step asks of its logits, by name, from one read of them.
@@ -92,9 +92,8 @@ def loss_head(
     classes = losses.classes_of(logits, -1)
     losses.require_shape("target", target, logits.shape[:-1], f"logits {tuple(logits.shape)}")
     losses.require_labels(target, classes, ignore_index)
-    scale = None if logit_scale == 1.0 else logit_scale
-    given = logits, target, wanted, z_loss or None, softcap, scale, ignore_index
-    rows = head_rows(*given, impl=impl)
+    options = number(z_loss, 0.0), number(softcap, float("inf")), number(logit_scale, 1.0)
+    rows = head_rows(logits, target, wanted, *options, ignore_index, impl=impl)
     dtype = losses.result_dtype(logits)
     count = (target != ignore_index).sum() if reduction == "mean" else 1
     accuracy = rows.pop("accuracy", None)

@@ -54,3 +54,42 @@ def test_a_wrong_label_makes_its_row_nan(strategy: str, monkeypatch) -> None:
     assert grad[0].isfinite().all()
     assert (grad[3] == 0).all()
     assert loss[3] == 0
+
+
+VIEWS = {
+    "poisoned": lambda x: torch.nn.functional.pad(x, (3, 5), value=float("nan"))[:, 3:-5],
+    "transposed": lambda x: x.t().contiguous().t(),
+    "one row": lambda x: x[:1].expand(5, -1),
+    "every other": lambda x: x.repeat_interleave(2, 0)[::2],
+}
+
+
+@strategies
+@pytest.mark.parametrize("view", VIEWS)
+def test_layouts(view: str, strategy: str, monkeypatch) -> None:
+    """Inputs and upstream gradients of any strides, NaN around what is read."""
+    plan = rows.plan
+    monkeypatch.setattr(rows, "plan", lambda p, lay, s=None: plan(p, lay, s or strategy))
+    torch.manual_seed(0)
+    x = torch.randn(5, 37, dtype=torch.float64, requires_grad=True)
+    weight = torch.rand(74, dtype=torch.float64)[::2]
+    target = torch.tensor([[3, 9], [36, 9], [-100, 9], [0, 9], [7, 9]])[:, 0]
+    options = dict(label_smoothing=0.1, reduction="none")
+    got = fr.ops.cross_entropy(VIEWS[view](x), target, weight, impl="triton", **options)
+    right = torch.nn.functional.cross_entropy(VIEWS[view](x), target, weight, **options)
+    torch.testing.assert_close(got, right)
+    for up in (torch.ones((), dtype=torch.float64).expand(5), torch.randn(5, 3).double()[:, 1]):
+        one, two = (torch.autograd.grad(t, x, up, retain_graph=True)[0] for t in (got, right))
+        torch.testing.assert_close(one, two)
+
+
+@strategies
+def test_a_row_does_not_depend_on_its_batch(strategy: str, monkeypatch) -> None:
+    plan = rows.plan
+    monkeypatch.setattr(rows, "plan", lambda p, lay, s=None: plan(p, lay, s or strategy))
+    x, target = torch.randn(9, 200), torch.randint(0, 200, (9,))
+    options = dict(reduction="none", label_smoothing=0.1, z_loss=0.1, impl="triton")
+    whole = fr.ops.cross_entropy(x, target, **options)
+    assert torch.equal(whole, fr.ops.cross_entropy(x, target, **options))
+    for k in range(9):
+        assert torch.equal(fr.ops.cross_entropy(x[k], target[k], **options), whole[k])

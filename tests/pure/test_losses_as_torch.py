@@ -174,6 +174,34 @@ def test_the_z_loss_apart(impl: str) -> None:
     assert z == 0
 
 
+@each
+def test_a_learned_scale_and_softcap(impl: str) -> None:
+    x = torch.randn(4, 5, dtype=torch.float64, requires_grad=True)
+    target = torch.tensor([0, 4, -100, 2])
+    scale, cap = (torch.tensor(v, dtype=torch.float64, requires_grad=True) for v in (0.7, 3.0))
+
+    def loss(x: Any, scale: Any, cap: Any) -> Any:
+        options = dict(logit_scale=scale, softcap=cap, z_loss=0.1, impl=impl)
+        head = fr.ops.loss_head(x, target, ("loss", "entropy"), **options)
+        return fr.ops.cross_entropy(x, target, **options), head["loss"], head["entropy"]
+
+    assert torch.autograd.gradcheck(loss, (x, scale, cap))
+
+
+@each
+def test_dtypes_may_be_mixed(impl: str) -> None:
+    x, weight, p = torch.randn(4, 6).bfloat16(), torch.rand(6), torch.rand(4, 6)
+    target = torch.tensor([0, 5, -100, 3], dtype=torch.int32)
+    options = dict(reduction="none", impl=impl)
+    got = fr.ops.cross_entropy(x, target, weight, **options)
+    right = F.cross_entropy(x.float(), target.long(), weight, reduction="none")
+    torch.testing.assert_close(got, right.bfloat16())
+    got = fr.ops.cross_entropy(x, p, weight, **options)
+    torch.testing.assert_close(got, F.cross_entropy(x.float(), p, weight, reduction="none"))
+    got = fr.ops.kl_div(x, p, reduction="batchmean", impl=impl)
+    torch.testing.assert_close(got, F.kl_div(x.float(), p, reduction="batchmean"))
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
 @each
 def test_dtypes_are_torchs(dtype: torch.dtype, impl: str) -> None:
