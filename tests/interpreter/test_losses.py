@@ -39,6 +39,21 @@ def test_gradients(case: chains.Case, count: int, columns: int, strategy: str, m
 
 
 @strategies
+def test_all_options_pass_gradcheck(strategy: str, monkeypatch) -> None:
+    plan = rows.plan
+    monkeypatch.setattr(rows, "plan", lambda p, lay, s=None: plan(p, lay, s or strategy))
+    torch.manual_seed(0)
+    x = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
+    w = (torch.rand(5, dtype=torch.float64) + 0.1).requires_grad_()
+    p = torch.softmax(torch.randn(3, 5, dtype=torch.float64), 1).requires_grad_()
+    target = torch.tensor([4, -100, 0])
+    options = dict(label_smoothing=0.1, z_loss=0.1, softcap=5.0, logit_scale=0.7, impl="triton")
+    check = torch.autograd.gradcheck
+    assert check(lambda x, w: fr.ops.cross_entropy(x, target, w, **options), (x, w))
+    assert check(lambda x, p, w: fr.ops.cross_entropy(x, p, w, **options), (x, p, w))
+
+
+@strategies
 def test_a_wrong_label_makes_its_row_nan(strategy: str, monkeypatch) -> None:
     """Never an out-of-bounds read; other rows, and ignored ones, do not notice."""
     plan = rows.plan

@@ -15,7 +15,9 @@ import fusedreduce as fr
 from fusedreduce.errors import DtypeError, OptionError, ShapeError
 
 each = pytest.mark.parametrize("impl", ["tiles", "eager"])
-DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+DTYPES = pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str
+)
 NAMES = ("cross_entropy", "kl_div")
 
 
