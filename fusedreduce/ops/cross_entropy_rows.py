@@ -17,7 +17,7 @@ Labels = join(Label, CrossEntropy, LabelWeight)
 @fuse
 def label_rows(input, target, weight, smoothing, z_loss, softcap, logit_scale, ignore_index):
     """loss, z-loss if asked for, and share (the weight of the label's class), of every row."""
-    x, classes = scores(input, softcap, logit_scale), input.shape[1]
+    x, classes = scores(input, softcap, logit_scale), max(input.shape[1], 1)
     outputs = ["Label.nll"]
     outputs += ["Label.lse"] if z_loss is not None else []
     outputs += ["CrossEntropy.loss"] if smoothing is not None else []
@@ -44,7 +44,7 @@ def probability_rows(input, target, weight, smoothing, z_loss, softcap, logit_sc
     """loss, and z-loss if asked for, of every row; the target holds a probability per class."""
     x, w = scores(input, softcap, logit_scale), wide(target)
     if smoothing is not None:
-        w = (1.0 - smoothing) * w + smoothing / input.shape[1]
+        w = (1.0 - smoothing) * w + smoothing / max(input.shape[1], 1)
     if weight is not None:
         w = w * weight.reshape(-1, *[1] * (x.dim() - 2))
     outputs = ("loss",) if z_loss is None else ("loss", "lse")

@@ -9,6 +9,7 @@ from torch.nn import _reduction
 from fusedreduce.errors import DtypeError, OptionError, ShapeError, message
 
 NARROW = (torch.float16, torch.bfloat16)
+SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def chosen_reduction(
@@ -73,11 +74,14 @@ def require_shape(name: str, t: Tensor, shape: tuple[int, ...], beside: str) -> 
 
 
 def require_labels(target: Tensor, classes: int, ignore_index: int) -> None:
-    """Integers; on the CPU each is a class or ignore_index. On a GPU a wrong one makes NaN."""
-    if target.is_floating_point() or target.is_complex() or target.dtype == torch.bool:
+    """Integers; on the CPU each is a class or ignore_index. On a GPU a wrong one makes NaN.
+
+    NOTE torch compares unsigned integers with -100 modulo 256: a class would be ignored.
+    """
+    if target.dtype not in SIGNED:
         raise DtypeError(
             message(
-                "the labels are not integers",
+                "the labels are not signed integers",
                 expected="target of int64, or probabilities in the shape of the input",
                 came=f"{str(target.dtype).removeprefix('torch.')} of shape {tuple(target.shape)}",
             )

@@ -271,3 +271,5 @@ def test_nothing_to_reduce(impl: str) -> None:
         got = fr.ops.cross_entropy(x, target, reduction=reduction, impl=impl)
         right = F.cross_entropy(x, target, reduction=reduction)
         torch.testing.assert_close(got, right, equal_nan=True)
+    nothing = torch.randn(3, 0)  # rows without a class have no loss
+    assert fr.ops.cross_entropy(nothing, nothing, label_smoothing=0.1, impl=impl).isnan()

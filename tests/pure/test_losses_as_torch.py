@@ -232,7 +232,8 @@ X, Y = torch.randn(4, 6), torch.tensor([0, 5, 2, 3])  # Y - 1 and Y + 1 leave th
 ERRORS = [
     (lambda: fr.ops.cross_entropy(X, Y, reduction="batchmean"), OptionError, "'batchmean'"),
     (lambda: fr.ops.cross_entropy(X, Y + 1, impl="tiles"), OptionError, "a label is not a class"),
-    (lambda: fr.ops.cross_entropy(X, Y.float()), DtypeError, "labels are not integers"),
+    (lambda: fr.ops.cross_entropy(X, Y.float()), DtypeError, "labels are not signed"),
+    (lambda: fr.ops.cross_entropy(X, Y.byte()), DtypeError, "came      uint8"),
     (lambda: fr.ops.cross_entropy(X, Y[:3]), ShapeError, r"shape \(4,\)"),
     (lambda: fr.ops.cross_entropy(X, Y, torch.ones(5)), ShapeError, "`weight` does not fit"),
     (lambda: fr.ops.cross_entropy(X.long(), Y), DtypeError, "`input` does not hold"),
