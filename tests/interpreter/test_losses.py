@@ -8,6 +8,7 @@ import torch
 import fusedreduce as fr
 from fusedreduce.plan import rows
 from tests import chains, gradients, losses, printing
+from tests.interpreter.test_script import script
 
 each = pytest.mark.parametrize("case", losses.CASES, ids=lambda c: c.name)
 strategies = pytest.mark.parametrize("strategy", printing.STRATEGIES)
@@ -108,3 +109,15 @@ def test_a_row_does_not_depend_on_its_batch(strategy: str, monkeypatch) -> None:
     assert torch.equal(whole, fr.ops.cross_entropy(x, target, **options))
     for k in range(9):
         assert torch.equal(fr.ops.cross_entropy(x[k], target[k], **options), whole[k])
+
+
+CHECKED = ("labels smoothed", "probabilities, all options", "head, all options", "js_div")
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_the_printed_file_checks_itself(name: str, tmp_path) -> None:
+    (case,) = [c for c in losses.CASES if c.name == name]
+    args = case.inputs(4, 70, torch.float32)
+    made = printing.print_kernel(*printing.fused(case.fn, args), "loop")
+    done = script(made.kernel.source, tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
