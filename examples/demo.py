@@ -2,7 +2,9 @@
 
 Statistics of the real pixels, and the softmax entropy of the scores of a linear model fitted to
 them: each in one pass, each held against the plain two-pass formula in float64. Then the printed
-kernel runs, on the GPU if there is one, else once in Triton's interpreter. Writes build/demo.png.
+kernel runs, on the GPU if there is one, else once in Triton's interpreter. Last, a small network
+is trained on the digits with a fused layer norm and the fused loss head, beside the same network in
+plain PyTorch. Writes build/demo.png.
 """
 
 import importlib.util
@@ -85,7 +87,10 @@ def main():
     heading("The printed kernel")
     run_kernel(scores, entropy)
 
-    path = draw(pixels, labels, entropy, found["Largest"]["index"])
+    heading("Training with a fused layer norm and the fused loss head")
+    curves = train_both(pixels, labels)
+
+    path = draw(pixels, labels, entropy, found["Largest"]["index"], curves)
     heading(
         f"Drawn: {path.relative_to(BUILD.parent)}   ({time.perf_counter() - start:.0f} s in all)"
     )
@@ -166,26 +171,99 @@ def report(found, expected):
     assert difference < 1e-5
 
 
+# ---- training ----------------------------------------------------------------------------------
+
+STEPS, BATCH, HIDDEN = 300, 128, 64
+
+
+@fr.fuse
+def fused_norm(x, weight, bias, eps):
+    r = fr.reduce(Moments, x, keepdim=True)
+    return (x - r["mean"]) * torch.rsqrt(r["var"] + eps) * weight + bias
+
+
+def plain_norm(x, weight, bias, eps):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
+
+
+def fused_head(scores, target):
+    found = fr.ops.loss_head(scores, target, ("loss", "accuracy"))
+    return found["loss"], found["accuracy"]
+
+
+def plain_head(scores, target):
+    right = (scores.detach().argmax(-1) == target).double().mean()
+    return torch.nn.functional.cross_entropy(scores, target), right
+
+
+def train(norm, head, images, labels):
+    """64 pixels -> HIDDEN, normalised, rectified -> 10 scores; loss and accuracy of every step."""
+    torch.manual_seed(0)
+    first, last = torch.nn.Linear(64, HIDDEN).double(), torch.nn.Linear(HIDDEN, 10).double()
+    weight, bias = (
+        torch.nn.Parameter(f(HIDDEN, dtype=torch.float64)) for f in (torch.ones, torch.zeros)
+    )
+    parameters = [*first.parameters(), weight, bias, *last.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+    told = []
+    for _ in range(STEPS):
+        rows = torch.randint(len(images), (BATCH,))
+        hidden = norm(first(images[rows]), weight, bias, 1e-5)
+        loss, accuracy = head(last(torch.relu(hidden)), labels[rows])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        told.append((loss.item(), float(accuracy)))
+    return np.array(told)  # (STEPS, 2)
+
+
+def train_both(pixels, labels):
+    """The two trainings from one seed: the same losses, but for rounding."""
+    images = pixels.double() / 16
+    curves = {
+        name: train(norm, head, images, labels)
+        for name, norm, head in (
+            ("plain PyTorch", plain_norm, plain_head),
+            ("fused", fused_norm, fused_head),
+        )
+    }
+    for name, told in curves.items():
+        loss, accuracy = told[-20:].mean(0)
+        print(
+            f"{name:<14} loss {told[0, 0]:.4f} at first, {loss:.4f} over the last 20 steps,",
+            end=" ",
+        )
+        print(f"accuracy {accuracy:.4f}")
+    plain, fused = (told[:, 0] for told in curves.values())
+    difference = np.abs(plain - fused)
+    print(f"losses differ by {difference[:20].max():.0e} in the first 20 steps,", end=" ")
+    print(f"by {difference.max():.0e} in all {STEPS}")
+    assert difference[:20].max() <= 1e-5
+    assert difference[-1] <= 0.01 * plain[-1]
+    return curves
+
+
 # ---- the picture -------------------------------------------------------------------------------
 
 INK, RIGHT, WRONG = "#222222", "#4477aa", "#cc3311"
 
 
-def draw(pixels, labels, entropy, predicted):
-    """Mean and variance of each digit, entropies when right and wrong, the least certain digits."""
+def draw(pixels, labels, entropy, predicted, curves):
+    """Mean and variance of each digit, entropies, the least certain digits, both trainings."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
     plt.rcParams.update({"font.size": 9, "text.color": INK, "axes.labelcolor": INK})
-    figure = plt.figure(figsize=(11, 6.8), layout="constrained")
+    figure = plt.figure(figsize=(14.5, 6.8), layout="constrained")
     top, bottom = figure.subfigures(2, 1, height_ratios=(1, 1.25))
     draw_classes(top, pixels, labels)
-    left, right = bottom.subfigures(1, 2, width_ratios=(1, 1.1))
+    left, right, last = bottom.subfigures(1, 3, width_ratios=(1, 1.1, 1))
     truth = labels[FITTED:]
     draw_entropies(left, entropy, predicted == truth)
     draw_uncertain(right, pixels[FITTED:], entropy, predicted, truth)
+    draw_training(last, curves)
     BUILD.mkdir(exist_ok=True)
     path = BUILD / "demo.png"
     figure.savefig(path, dpi=150)
@@ -230,6 +308,17 @@ def draw_uncertain(figure, pixels, entropy, predicted, truth):
         axis.set(xticks=[], yticks=[])
         axis.set_title(text, color=WRONG if wrong else RIGHT)
         axis.set_xlabel(f"{entropy[k]:.2f} nats")
+
+
+def draw_training(figure, curves):
+    figure.suptitle(f"A network trained for {STEPS} steps")
+    axis = figure.subplots()
+    styles = (dict(color=WRONG, linewidth=4, alpha=0.35), dict(color=RIGHT, linewidth=1.2))
+    for (name, told), style in zip(curves.items(), styles, strict=True):
+        axis.plot(told[:, 0], label=name, **style)
+    axis.set(yscale="log", xlabel="step", ylabel="loss of a batch")
+    axis.spines[["top", "right"]].set_visible(False)
+    axis.legend(frameon=False)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ tensor([1000.6932])
 """
 
 from fusedreduce import errors, nn, ops, reductions
-from fusedreduce.api import derive, fuse, prove, reduce, stream
+from fusedreduce.api import check, derive, fuse, prove, reduce, stream
 from fusedreduce.declare import (
     All,
     Any,
@@ -36,6 +36,6 @@ from fusedreduce.version import __version__ as __version__
 
 __all__ = [
     "All", "Any", "ArgMax", "ArgMin", "First", "Max", "Min", "Payload", "Prod", "Reduction",
-    "Reference", "Sum", "derive", "errors", "fuse", "join", "nn", "ops", "prove", "reduce",
+    "Reference", "Sum", "check", "derive", "errors", "fuse", "join", "nn", "ops", "prove", "reduce",
     "reductions", "state", "stream",
 ]  # fmt: skip

@@ -149,6 +149,12 @@ def entropy(x: Tensor) -> Tensors:
     return {"entropy": found.nan_to_num(0), "lse": torch.logsumexp(x, -1)}
 
 
+def cross_entropy(x: Tensor, w: Tensor) -> Tensors:
+    log_p = torch.log_softmax(x, -1)
+    found = -torch.where(w == 0, 0.0, w * log_p).sum(-1)
+    return {"loss": found, "lse": torch.logsumexp(x, -1)}
+
+
 def max_and_sum(x: Tensor) -> Tensors:
     m = x.amax(-1, keepdim=True)
     return {"m": m[..., 0], "s": torch.exp(x - m).sum(-1)}
@@ -221,6 +227,7 @@ MEANINGS: Mapping[type, Meaning] = {
         {"x": "x", "w": "signed"},
     ),
     r.SoftmaxEntropy: Meaning(entropy, SHIFTED),
+    r.CrossEntropy: Meaning(cross_entropy, (*SHIFTED, "outlier_first"), XW),
     r.SoftMin: Meaning(bare(lambda x: -torch.logsumexp(-x, -1)), (*USUAL, "mean_1e6")),
     r.Moments: Meaning(moments, SPREAD),
     r.Welford: Meaning(moments, (*USUAL, "outlier_first")),

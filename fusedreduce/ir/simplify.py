@@ -7,6 +7,7 @@ The rules may drop a NaN (0 * x) and may turn x * 1.0 of an integer x into that 
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
 from fractions import Fraction
@@ -97,8 +98,25 @@ def _where(node: Expr, c: Expr, a: Expr, b: Expr) -> Expr | None:
     return a if a is b or is_const(c, True) else b if is_const(c, False) else None
 
 
+def _compared(relation: Callable[[Number, Number], bool]) -> Rule:
+    """A comparison of two constants is one."""
+
+    def rule(node: Expr, a: Expr, b: Expr) -> Expr | None:
+        if a.op != "const" or b.op != "const":
+            return None
+        assert isinstance(a.value, (bool, int, float))
+        assert isinstance(b.value, (bool, int, float))
+        return const(relation(a.value, b.value))
+
+    return rule
+
+
+COMPARISONS: Mapping[str, Rule] = {
+    name: _compared(getattr(operator, name)) for name in ("eq", "ne", "lt", "le", "gt", "ge")
+}
 _RULES: Mapping[str, Rule] = {
     "add": _add, "sub": _sub, "mul": _mul, "div": _div, "neg": _neg, "pow": _pow, "where": _where,
+    **COMPARISONS,
 }  # fmt: skip
 
 

@@ -9,7 +9,9 @@ from fusedreduce.ir.check import all_kinds, kind_of_dtype
 from fusedreduce.ir.expr import Expr, cast, make, walk
 from fusedreduce.ir.ops import OPS
 from fusedreduce.ir.show import number, spell
+from fusedreduce.ir.simplify import COMPARISONS, simplify_node
 
+DECIDED = frozenset(COMPARISONS) | {"where"}
 _OPERAND = r"(?:[A-Za-z_][\w.]*|\d[\w.]*)"
 _POWER = re.compile(rf"(?<![\w.)\]])({_OPERAND}) \*\* (-?{_OPERAND})(?![\w.(\[])")
 
@@ -17,7 +19,8 @@ _POWER = re.compile(rf"(?<![\w.)\]])({_OPERAND}) \*\* (-?{_OPERAND})(?![\w.(\[])
 def plain(expr: Expr, kinds: Mapping[str, str], state: str) -> Expr:
     """The expression with its conversions as float64 arithmetic needs them.
 
-    A conversion to a narrow dtype rounds and comes back; one to the state's dtype is nothing.
+    A conversion to a narrow dtype rounds and comes back; one to the state's dtype is nothing. A
+    choice between constants is made here: torch.where takes no Python bool.
     """
     kind = all_kinds(expr, kinds)
     done: dict[Expr, Expr] = {}
@@ -26,7 +29,8 @@ def plain(expr: Expr, kinds: Mapping[str, str], state: str) -> Expr:
         if node.op == "cast":
             done[node] = _converted(args[0], str(node.value), kind[node.args[0]], state)
         else:
-            done[node] = make(node.op, args, node.value)
+            made = make(node.op, args, node.value)
+            done[node] = simplify_node(made) if node.op in DECIDED else made
     return done[expr]
 
 

@@ -144,9 +144,11 @@ ARITHMETIC: Mapping[str, Callable[..., Ratio]] = {
 
 
 def is_exact(e: Expr) -> bool:
-    """Has the operation of a node an exact meaning? A conversion only to a float type."""
+    """Has a node an exact meaning? A conversion to a float type; isfinite(x) of a real element."""
     if e.op == "cast":
         return "float" in str(e.value)
+    if e.op in ("isnan", "isinf", "isfinite"):
+        return e.args[0].op == "var"
     return e.op in ARITHMETIC
 
 

@@ -9,6 +9,9 @@ LayerNorm((2,), eps=1e-05, elementwise_affine=True, bias=True)
 >>> norm(torch.tensor([[1.0, 3.0]])).detach()
 tensor([[-1.0000,  1.0000]])
 
+>>> fr.nn.CrossEntropyLoss(z_loss=0.1)(torch.zeros(2, 4), torch.tensor([0, 3]))
+tensor(1.5785)
+
 Each is torch.nn's module with another forward: `isinstance(norm, torch.nn.LayerNorm)` holds.
 """
 
@@ -16,10 +19,11 @@ from fusedreduce.nn.cosine_similarity import CosineSimilarity
 from fusedreduce.nn.group_norm import GroupNorm
 from fusedreduce.nn.instance_norm import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from fusedreduce.nn.layer_norm import LayerNorm
+from fusedreduce.nn.losses import CrossEntropyLoss, KLDivLoss
 from fusedreduce.nn.rms_norm import RMSNorm
 from fusedreduce.nn.softmax import LogSoftmax, Softmax, Softmin
 
 __all__ = [
-    "CosineSimilarity", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
-    "LayerNorm", "LogSoftmax", "RMSNorm", "Softmax", "Softmin",
+    "CosineSimilarity", "CrossEntropyLoss", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d",
+    "InstanceNorm3d", "KLDivLoss", "LayerNorm", "LogSoftmax", "RMSNorm", "Softmax", "Softmin",
 ]  # fmt: skip

@@ -5,6 +5,7 @@
 tensor(3.)
 """
 
+from fusedreduce.reductions.cross_entropy import CrossEntropy
 from fusedreduce.reductions.higher import HigherMoments, Summary, WeightedMoments
 from fusedreduce.reductions.log_sum_exp import (
     LogSumExp,
@@ -38,9 +39,9 @@ from fusedreduce.reductions.sequences import AffineComposition, LossStatistics, 
 
 __all__ = [
     "AffineComposition", "AllOf", "AnyOf", "Argmax", "Argmin", "CompensatedSum", "Correlation",
-    "CosineSimilarity", "Covariance", "EuclideanNorm", "GeometricMean", "HarmonicMean",
-    "HigherMoments", "Largest", "LogSumExp", "LossStatistics", "MaxAndSum", "MaxSubarray", "Mean",
-    "Moments", "PNorm", "Product", "ProductAndZeros", "SignedLogSumExp", "Smallest", "SoftMin",
-    "SoftmaxEntropy", "SoftmaxSum", "Summary", "TopTwo", "Total", "WeightedLogSumExp",
-    "WeightedMoments", "Welford",
+    "CosineSimilarity", "Covariance", "CrossEntropy", "EuclideanNorm", "GeometricMean",
+    "HarmonicMean", "HigherMoments", "Largest", "LogSumExp", "LossStatistics", "MaxAndSum",
+    "MaxSubarray", "Mean", "Moments", "PNorm", "Product", "ProductAndZeros", "SignedLogSumExp",
+    "Smallest", "SoftMin", "SoftmaxEntropy", "SoftmaxSum", "Summary", "TopTwo", "Total",
+    "WeightedLogSumExp", "WeightedMoments", "Welford",
 ]  # fmt: skip

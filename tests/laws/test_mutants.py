@@ -38,6 +38,9 @@ SURVIVORS = {
                              ("merge", ("nonfinite",)), ("finish", ("mean",)))
          for f in names], FINITE),
     ("WeightedLogSumExp", "term m"): REFERENCE,
+    ("CrossEntropy", "term c"): REFERENCE,
+    ("CrossEntropy", "term q"): GUARD,
+    ("CrossEntropy", "term e"): GUARD,
     ("WeightedWelford", "lift m2"): ROUNDING,
     ("WeightedWelford", "merge m2"): SQUARED,
     ("WeightedWelford", "merge mean"): GUARD,

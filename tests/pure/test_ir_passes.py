@@ -92,6 +92,7 @@ SIMPLER = (
     (const(0.1) + 0.2, "0.1 + 0.2"), (const(3.0) - 1, "2.0"), (call("where", below, x, x), "x"),
     (call("where", below, x, 0.0) + call("where", below, 0.0, y), "where(x < y, x, y)"),
     (x + (y + 1.0) + 2.0, "x + (y + 1.0) + 2.0"),
+    (call("where", call("eq", const(1.0), const(0)), const(0.0), x), "x"),
 )  # fmt: skip
 
 

@@ -1,0 +1,112 @@
+"""cross_entropy: F.cross_entropy in one read, with z-loss, softcap and a scale of the logits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fusedreduce.errors import OptionError, message
+from fusedreduce.ops import losses
+from fusedreduce.ops.cross_entropy_rows import label_rows, probability_rows
+from fusedreduce.ops.labels import number, require_softcap
+
+INF = float("inf")
+
+
+def cross_entropy(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    size_average: bool | None = None,
+    ignore_index: int = -100,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+    *,
+    z_loss: float = 0.0,
+    return_z_loss: bool = False,
+    softcap: Tensor | float | None = None,
+    logit_scale: Tensor | float = 1.0,
+    impl: str | None = None,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """-log softmax(x)_target + z_loss lse(x)^2, x = softcap tanh(logit_scale input / softcap).
+
+    input      (C,), (N, C) or (N, C, d1, ...): floating
+    target     classes: integers of the input's shape without C; or probabilities, of its shape
+    reduction  "none": one value a row; "sum"; "mean": the loss over the weights of the labels'
+               classes, as torch; the z-loss over the number of rows that count
+    z_loss     factor of lse^2 (PaLM, Chowdhery et al. 2022), part of the loss; with
+               return_z_loss=True the answer is (loss, z-loss), the same part again, to be shown
+    softcap, logit_scale    applied to the input in the order of the formula; a tensor of one
+               number is differentiated too
+
+    The other arguments are those of torch.nn.functional.cross_entropy. The result has torch's
+    dtype; inside it is float32 or wider. A label that is neither a class nor ignore_index is an
+    error on the CPU; on a GPU loss and gradient of its row are NaN. Raises `ShapeError`,
+    `DtypeError`, `OptionError` before any work.
+
+    >>> import torch, fusedreduce as fr
+    >>> x = torch.tensor([[0.0, 0.0], [1000.0, 0.0]])
+    >>> fr.ops.cross_entropy(x, torch.tensor([1, 0]), reduction="none")
+    tensor([0.6931, 0.0000])
+    """
+    reduction = losses.chosen_reduction(reduction, size_average, reduce)
+    soft = _checked(input, target, weight, ignore_index, label_smoothing, softcap)
+    dtype = losses.result_dtype(input, target) if soft else losses.result_dtype(input)
+    alone = input.dim() == 1
+    x, t = (input[None], target[None]) if alone else (input, target)
+    smoothing, z_factor = number(label_smoothing, 0.0), number(z_loss, 0.0)
+    options = weight, smoothing, z_factor, number(softcap, INF), number(logit_scale, 1.0)
+    if soft:
+        rows = probability_rows(x, t, *options, impl=impl)
+    else:
+        rows = label_rows(x, t, *options, ignore_index, impl=impl)
+    by, z_by = _divisors(rows, weight, t, ignore_index) if reduction == "mean" else (1, 1)
+    loss = losses.total(rows["loss"], by, reduction)
+    z = losses.total(rows["z_loss"], z_by, reduction) if z_factor else torch.zeros_like(loss)
+    loss = loss + z if z_factor else loss
+    if alone and reduction == "none":
+        loss, z = loss[0], z[0]
+    return (loss.to(dtype), z.to(dtype)) if return_z_loss else loss.to(dtype)
+
+
+def _divisors(rows, weight, target, ignore_index):
+    """What the mean divides by: the loss by the labels' weights, the z-loss by the rows."""
+    if "share" not in rows:
+        return (rows["loss"].numel(),) * 2
+    share = rows["share"]
+    if weight is None:
+        return (share.sum(),) * 2
+    share = share if weight.requires_grad else share.detach()  # no work for it in the backward
+    return share.sum(), (target != ignore_index).sum()
+
+
+def _checked(
+    input: Tensor,
+    target: Tensor,
+    weight: Tensor | None,
+    ignore_index: int,
+    label_smoothing: float,
+    softcap: Tensor | float | None,
+) -> bool:
+    """Does the target hold probabilities? What does not fit is an error."""
+    losses.require_floating(input=input, weight=weight)
+    shape, at = tuple(input.shape), min(input.dim() - 1, 1)
+    classes = losses.classes_of(input, at)
+    if weight is not None:
+        losses.require_shape("weight", weight, (classes,), "the input's classes")
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise OptionError(
+            message("label_smoothing is no share", expected="0 to 1", came=repr(label_smoothing))
+        )
+    require_softcap(softcap)
+    if target.shape == input.shape:
+        losses.require_floating(target=target)
+        if ignore_index >= 0:
+            raise OptionError(
+                message("ignore_index beside class probabilities", came=repr(ignore_index))
+            )
+        return True
+    losses.require_shape("target", target, shape[:at] + shape[at + 1 :], f"an input {shape}")
+    losses.require_labels(target, classes, ignore_index)
+    return False

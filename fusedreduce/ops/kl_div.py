@@ -1,0 +1,83 @@
+"""kl_div: F.kl_div, where a target of probability 0 contributes 0 whatever the input."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fusedreduce.api.fuse import fuse
+from fusedreduce.errors import ShapeError, message
+from fusedreduce.ops import losses
+from fusedreduce.ops.arguments import wide
+
+
+@fuse
+def relative(input, target, log_target):
+    """exp(t) (t - x), or t (log t - x): 0 where the target's probability is 0."""
+    x, t = wide(input), wide(target)
+    if log_target:
+        p = torch.exp(t)
+        return p * torch.where(p == 0, 0.0, t - x)
+    log_t = torch.log(torch.where(t == 0, 1.0, t))
+    return t * torch.where(t == 0, 0.0, log_t - x)
+
+
+@fuse
+def elements(input, target, log_target, dtype):
+    return relative(input, target, log_target).to(dtype)
+
+
+@fuse
+def rows(input, target, log_target):
+    """The terms' sums along the last dimension."""
+    return torch.sum(relative(input, target, log_target), -1)
+
+
+def broadcast(input: Tensor, target: Tensor) -> torch.Size:
+    """The shape of the terms; `ShapeError` when there is none."""
+    try:
+        shape: torch.Size = torch.broadcast_shapes(input.shape, target.shape)
+    except RuntimeError:
+        came = f"input {tuple(input.shape)}, target {tuple(target.shape)}"
+        raise ShapeError(message("input and target do not broadcast", came=came)) from None
+    return shape
+
+
+def kl_div(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+    *,
+    impl: str | None = None,
+) -> Tensor:
+    """sum_j t_j (log t_j - x_j): KL(target || exp(input)), the input in log-probabilities.
+
+    input, target   of one shape, or broadcast against each other; with log_target=True the target
+                    holds log-probabilities too
+    reduction       "none": the terms; "sum"; "batchmean": over input.shape[0]; "mean": over the
+                    number of terms, as torch (no warning is given)
+
+    The other arguments are those of torch.nn.functional.kl_div; the result has torch's dtype,
+    inside it is float32 or wider. t_j = 0 contributes 0, also where x_j = -inf (torch: NaN).
+    Raises `ShapeError`, `DtypeError`, `OptionError` before any work.
+
+    >>> import torch, fusedreduce as fr
+    >>> x = torch.tensor([[0.5, 0.5, 0.0]]).log()
+    >>> fr.ops.kl_div(x, torch.tensor([[1.0, 0.0, 0.0]]), reduction="sum")
+    tensor(0.6931)
+    """
+    choices = ("none", "mean", "batchmean", "sum")
+    reduction = losses.chosen_reduction(reduction, size_average, reduce, choices)
+    losses.require_floating(input=input, target=target)
+    terms = broadcast(input, target).numel()
+    dtype = losses.result_dtype(input, target)
+    if reduction == "none":
+        found: Tensor = elements(input, target, log_target, dtype, impl=impl)
+        return found
+    batch = input.shape[0] if input.dim() else 1
+    x, t = (v if v.dim() else v[None] for v in (input, target))
+    sums: Tensor = rows(x, t, log_target, impl=impl)
+    return losses.total(sums, batch if reduction == "batchmean" else terms, reduction).to(dtype)

@@ -1,0 +1,62 @@
+"""Declarations about the class that a label names, and the scores that losses read."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from fusedreduce.declare import Reduction, Sum
+from fusedreduce.errors import OptionError, message
+from fusedreduce.ops.arguments import wide
+from fusedreduce.reductions import LogSumExp
+
+NAN = float("nan")
+
+
+class Label(LogSumExp):
+    """nll = -log softmax(x)_target = log s - (x_target - m): a large log-sum-exp costs no digits.
+
+    >>> import fusedreduce as fr
+    >>> fr.reduce(Label, torch.tensor([1000.0, 1000.0]), target=torch.tensor([1]), outputs="nll")
+    tensor(0.6931)
+    """
+
+    picked = Sum(lambda x, j, target: torch.where(j == target, x, 0.0))
+    definition = None  # type: ignore[assignment]
+
+    def finish(m, s, picked):
+        return {"nll": torch.log(s) - (picked - m), "lse": m + torch.log(s)}
+
+
+class LabelWeight(Reduction):
+    """w_target, the weight of a row's class."""
+
+    share = Sum(lambda w, j, target: torch.where(j == target, w, 0.0))
+
+    def finish(share):
+        return share
+
+
+def scores(logits, softcap, logit_scale):
+    """cap tanh(logit_scale logits / cap), in the dtype of the state; None leaves a step out."""
+    x = wide(logits)
+    x = x if logit_scale is None else x * logit_scale
+    return x if softcap is None else softcap * torch.tanh(x / softcap)
+
+
+def wrong_is_nan(target, classes, counted):
+    """1 for a class, NaN for a counted label that is none: as a factor, of loss and gradient."""
+    return torch.where((target >= 0) & (target < classes) | ~counted, 1.0, NAN)
+
+
+def number(value: Tensor | float | None, off: float) -> Tensor | float | None:
+    """An option that is a run-time number: None at the value that means nothing."""
+    if value is None or isinstance(value, torch.Tensor):
+        return value
+    return None if value == off else float(value)
+
+
+def require_softcap(softcap: Tensor | float | None) -> None:
+    """A number must be positive; the value of a tensor is not looked at."""
+    if softcap is not None and not isinstance(softcap, torch.Tensor) and not softcap > 0:
+        raise OptionError(message("softcap is not positive", came=repr(softcap)))
