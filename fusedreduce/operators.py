@@ -325,6 +325,10 @@ class Keyed:
     def derived(self) -> bool:
         return self.found.derived
 
+    @property
+    def order(self) -> tuple[int | None, ...]:
+        return tuple(self.wanted.index(n) if n in self.wanted else None for n in self.names)
+
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return library.rows(self.entry.key, tensors, self.numbers)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -45,11 +46,20 @@ class Plan:
     ) -> list[Tensor | None]:
         """The gradient of each wanted input; None where nothing depends on it."""
         assert self.backward is not None
-        values = {**dict(zip(self.names, tensors, strict=True)), **fixed}
-        values |= {f"d_{o}": g for o, g in zip(self.floating, ups, strict=True)}
-        values |= dict(zip(self.saved, saved, strict=True))
+        values = dict(zip(self.given, (*tensors, *ups, *saved), strict=True))
+        values.update(fixed)
         found = self.backward(values)
         return [found.get(n) for n in self.wanted]
+
+    @cached_property
+    def given(self) -> tuple[str, ...]:
+        """The names of what the backward reads, in order."""
+        return (*self.names, *(f"d_{o}" for o in self.floating), *self.saved)
+
+    @cached_property
+    def order(self) -> tuple[int | None, ...]:
+        """For each argument the place of its gradient among the wanted ones."""
+        return tuple(self.wanted.index(n) if n in self.wanted else None for n in self.names)
 
 
 class Call(Protocol):
@@ -69,6 +79,9 @@ class Call(Protocol):
 
     @property
     def derived(self) -> bool: ...  # are there backward programs?
+
+    @property
+    def order(self) -> tuple[int | None, ...]: ...  # the place of each argument's gradient
 
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]: ...
 
@@ -90,6 +103,7 @@ class Direct:
         self.names, self.wanted = self.plan.names, self.plan.wanted
         self.outputs, self.floating = len(self.plan.outputs), len(self.plan.floating)
         self.derived = self.plan.backward is not None
+        self.order = self.plan.order
 
     def values(self, tensors: Sequence[Tensor]) -> dict[str, Any]:
         return {**dict(zip(self.names, tensors, strict=True)), **self.fixed}
@@ -148,9 +162,7 @@ class Rows(torch.autograd.Function):
             found = RowsBackward.apply(call, *tensors, *ups, *saved)  # type: ignore[no-untyped-call]
         else:
             found = call.backward(tensors, ups, saved)
-        table = dict(zip(call.wanted, found, strict=True))
-        needed = dict(zip(call.names, ctx.needs_input_grad[1:], strict=True))
-        return None, *(table.get(m) if needed[m] else None for m in call.names)
+        return None, *[None if k is None else found[k] for k in call.order]
 
 
 class OpenRows(Rows):

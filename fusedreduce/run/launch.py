@@ -107,7 +107,7 @@ class Launch:
         made = [torch.empty(o.shape, dtype=o.written, device=device) for o in self.outputs]
         tensors = [*[values[n] for n in self.inputs], *made]
         numbers = [values[n] for n in self.numbers]
-        if device.type != "cuda" or device.index == torch.cuda.current_device():
+        if device.type != "cuda" or device.index == torch._C._cuda_getDevice():
             self.launch(tensors, numbers)
         else:
             with torch.cuda.device(device):

@@ -47,6 +47,7 @@ def test_inductor_with_dynamic_shapes(device) -> None:
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")
 def test_reduce_overhead_mode(device) -> None:
     """Inductor's own CUDA graphs, forward and backward, replayed."""
     torch._dynamo.reset()
@@ -60,6 +61,7 @@ def test_reduce_overhead_mode(device) -> None:
         close(got, torch.autograd.grad(reference(*args, 1e-5), args, up))
 
 
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node's stream")
 def test_captured_in_a_cuda_graph_with_its_backward(device) -> None:
     args = inputs(64, 1000, device)
     up = torch.randn(64, 1000, device=device)
