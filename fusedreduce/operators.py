@@ -115,7 +115,7 @@ class Entry:
         found = plan.gradients(fixed_values, tensors[:n], tensors[n:m], tensors[m:])
         inputs = dict(zip(self.names, tensors, strict=False))
         return [
-            torch.zeros_like(inputs[w]) if g is None else g.contiguous()
+            torch.zeros_like(inputs[w]) if g is None else _alone(g)
             for w, g in zip(plan.wanted, found, strict=True)
         ]
 
@@ -179,6 +179,13 @@ def _own(made: Tensor, inputs: Sequence[Tensor]) -> Tensor:
     """An operator's output is no view of an input: empty tensors are passed through as they are."""
     shares = any(made is t or made._base is t for t in inputs)
     return made.clone() if shares else made
+
+
+def _alone(gradient: Tensor) -> Tensor:
+    """Contiguous, and in memory of its own: operators' outputs share none, and begin aligned."""
+    made = gradient.contiguous()
+    size = made.numel() * made.element_size()
+    return made if made.untyped_storage().nbytes() == size else made.clone()
 
 
 def hint(size: int | torch.SymInt) -> int:
