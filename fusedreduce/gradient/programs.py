@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from fusedreduce.declare.record import Record
-from fusedreduce.gradient.parts import Parts, refuse_structure, saved_state, slot_name
+from fusedreduce.gradient.parts import Kept, Parts, extra_stage, kept, saved_state, slot_name
 from fusedreduce.ir.expr import Expr, const, names, rename, substitute, var
-from fusedreduce.program import Axis, Dims, Input, Output, Program, Stage
+from fusedreduce.program import Axis, Dims, Input, Output, Program, Stage, restricted
 
 INDEX = "column_index"  # the index j of a column, where the axes have exchanged their roles
 
@@ -45,13 +45,15 @@ def backward(
     total   the record of a plain sum, with its one operand `x`
     split   into how many parts the rows are cut for the columns' sums
     """
-    refuse_structure(program)
     b = Parts(program, tuple(wanted), total)
     b.build()
     results = {
         s.result(o): substitute(e, saved_state(s))
         for s in program.stages
         for o, e in s.record.finish
+    }
+    results |= {
+        s.slot(x.name): var(slot_name(s, x.name)) for s in program.stages for x in s.record.slots
     }
     rows, columns, how = _sorted_parts(program, b)
     made = _rows_program(program, b, results, rows, columns)
@@ -60,15 +62,10 @@ def backward(
     if columns:
         column_program = _columns_program(program, b, results, columns, made, split)
         used |= _read(column_program)
-    saved = [
-        (s, slot.name)
-        for s in program.stages
-        for slot in s.record.slots
-        if slot_name(s, slot.name) in used
-    ]
+    saved = [(s, k) for s in program.stages for k in kept(s) if k.name in used]
     return Backward(
         forward=_forward(program, saved),
-        saved=tuple(slot_name(s, n) for s, n in saved),
+        saved=tuple(k.name for _, k in saved),
         rows=_pruned(made),
         columns=None if column_program is None else _pruned(column_program),
         joined=_pruned(_joined(program, made, results, columns)) if columns else None,
@@ -88,10 +85,8 @@ def _sorted_parts(
     how: list[tuple[str, str, str, tuple[int, ...]]] = []
     for name in b.wanted:
         i = program.by_name[name]
-        part = b.grads.get(name, const(0.0))
+        part = b.gradient(name, f"sum_{name}") or const(0.0)
         wide = program.place_of_name(name)
-        if wide in ("row", "scalar") and b.place(part) in ("element", "column"):
-            part = b.over_row(part, f"sum_{name}")
         if wide == "column" and program.outer and not after_inside(program, i):
             columns[name] = part
             how.append((name, "columns", f"d{name}", (0,)))
@@ -131,20 +126,37 @@ def row_dims(program: Program) -> Dims:
     return tuple((a.name,) for a in program.outer)
 
 
-def _forward(program: Program, saved: list[tuple[Stage, str]]) -> Program:
-    """The program that also writes the slots that the backward reads."""
-    keep = {s.name for s, _ in saved}
-    stages = tuple(replace(s, state=s.state or s.name in keep) for s in program.stages)
+def stage_dims(program: Program, s: Stage) -> Dims:
+    """The outer axes along which the results of a stage vary, through what it reads."""
+    axes: set[str] = set()
+    todo = list(names(*(e for _, e in s.operands)))
+    while todo:
+        name = todo.pop()
+        if name in program.by_name:
+            axes |= program.by_name[name].axes
+        elif name in program.stage_of:
+            todo += names(*(e for _, e in program.stage_of[name].operands))
+    return tuple(d for d in row_dims(program) if d[0] in axes)
+
+
+def _forward(program: Program, saved: Sequence[tuple[Stage, Kept]]) -> Program:
+    """The program that also writes what the backward reads."""
+    stages: list[Stage] = []
+    for s in program.stages:
+        slots = [k for t, k in saved if t is s and not k.result]
+        extra = frozenset(k.result for t, k in saved if t is s and k.result)
+        stages.append(replace(s, state=s.state or bool(slots)))
+        if extra:
+            beside = extra_stage(s)
+            stages.append(replace(beside, record=restricted(beside.record, extra)))
     more = tuple(
-        Output(slot_name(s, n), var(s.slot(n)), row_dims(program), _slot_dtype(program, s, n))
-        for s, n in saved
+        Output(k.name, var(k.value), stage_dims(program, s), _dtype(program, k)) for s, k in saved
     )
-    return replace(program, stages=stages, outputs=(*program.outputs, *more))
+    return replace(program, stages=tuple(stages), outputs=(*program.outputs, *more))
 
 
-def _slot_dtype(program: Program, s: Stage, slot: str) -> str:
-    kind = next(x.type for x in s.record.slots if x.name == slot)
-    return {"float": program.state, "int": "int64", "bool": "bool"}[kind]
+def _dtype(program: Program, k: Kept) -> str:
+    return {"float": program.state, "int": "int64", "bool": "bool"}[k.type]
 
 
 def _inputs(program: Program, b: Parts) -> tuple[Input, ...]:
@@ -153,9 +165,9 @@ def _inputs(program: Program, b: Parts) -> tuple[Input, ...]:
         Input(b.upstream[o.name], o.dims, o.dtype) for o in program.outputs if "float" in o.dtype
     )
     saved = tuple(
-        Input(slot_name(s, slot.name), row_dims(program), _slot_dtype(program, s, slot.name))
+        Input(k.name, stage_dims(program, s), _dtype(program, k))
         for s in program.stages
-        for slot in s.record.slots
+        for k in kept(s)
     )
     return (*program.inputs, *upstream, *saved)
 
