@@ -18,9 +18,11 @@ from collections.abc import Mapping, Sequence
 from functools import reduce
 
 from fusedreduce.declare import edges
+from fusedreduce.declare.parts import upstream_name
 from fusedreduce.declare.record import Field, Record
-from fusedreduce.ir.differentiate import gradient
+from fusedreduce.ir.differentiate import derivative
 from fusedreduce.ir.expr import Expr, call, const, is_const, names, substitute, var, where
+from fusedreduce.ir.simplify import simplify_node
 
 Parts = dict[str, Expr]
 EXTREMES = {"Max": "ArgMax", "Min": "ArgMin"}
@@ -41,13 +43,18 @@ def marked(e: Expr) -> Expr:
 
 
 def element_gradient(
-    record: Record, adjoint: Mapping[str, Expr], state: Mapping[str, Expr], extra: Parts
+    record: Record,
+    adjoint: Mapping[str, Expr],
+    state: Mapping[str, Expr],
+    extra: Mapping[str, Expr],
+    first: int = 0,
 ) -> Parts:
     """d loss / d operand over `@operand`, `j` and what the arguments are made of.
 
     adjoint   d loss / d output, by output; of a slot that is a result, by `state.<slot>`
     state     the final state by field
     extra     the fields of `extras(record)`
+    first     the position of the first element
     """
     at = {mark(n): e for n, e in state.items()}
     if record.grad:
@@ -56,7 +63,7 @@ def element_gradient(
     for name, seed in _seeds(record, adjoint).items():
         f = record.by_name[name]
         if f.type == "float" or f.kind in EXTREMES.values():
-            _add(parts, _through(record, f, substitute(seed, at), state, extra))
+            _add(parts, _through(record, f, substitute(seed, at), {**state, **extra}, first))
     return {n: substitute(e, at) for n, e in parts.items()}
 
 
@@ -70,13 +77,9 @@ def _stated(record: Record, adjoint: Mapping[str, Expr], at: Mapping[str, Expr])
     """The user's own `grad`; outputs that nobody differentiates have the adjoint 0."""
     if any(n.startswith("state.") for n in adjoint):
         raise NoBackward(f"{record.name} states `grad`, which speaks of outputs, not of the state")
-    given = {mark(gradient_name(o)): adjoint.get(o, const(0.0)) for o in record.outputs}
-    return {n: substitute(marked(e), {**at, **given}) for n, e in record.grad}
-
-
-def gradient_name(output: str) -> str:
-    """What `grad` calls d loss / d output."""
-    return f"d_{output or 'value'}".replace(".", "_")
+    given = {mark(upstream_name(o)): adjoint.get(o, const(0.0)) for o in record.outputs}
+    found = {n: substitute(marked(e), {**at, **given}) for n, e in record.grad}
+    return _guarded(_absent(record), found)
 
 
 # ---- adjoints of fields --------------------------------------------------------------------------
@@ -92,8 +95,8 @@ def _seeds(record: Record, adjoint: Mapping[str, Expr]) -> Parts:
         gauge = output in record.gauge
         e = inlined(record, e)
         fields = [f.name for f in record.fields if not (gauge and f.name in references)]
-        found = gradient(marked(e), [mark(n) for n in fields], adjoint[output])
-        _add(direct if gauge else moving, _unmarked(found))
+        found = sent(marked(e), [mark(n) for n in fields], adjoint[output])
+        _add(direct if gauge else moving, found)
     for slot in record.slots:
         if f"state.{slot.name}" in adjoint and slot.type == "float":
             _add(moving, {slot.field: adjoint[f"state.{slot.name}"]})
@@ -133,7 +136,7 @@ def along_references(record: Record, seeds: Parts) -> None:
         if f.is_bound:
             assert f.term is not None
             fields = [mark(n) for n in names(f.term) if n in record.by_name]
-            _add(seeds, _unmarked(gradient(marked(f.term), fields, seeds.pop(f.name))))
+            _add(seeds, sent(marked(f.term), fields, seeds.pop(f.name)))
         elif f.kind == "Sum":
             _add(seeds, generator(record, f, seeds[f.name]))
 
@@ -146,8 +149,8 @@ def generator(record: Record, f: Field, seed: Expr) -> Parts:
     old = {f"old.{g.name}": here.get(g.name, var(mark(g.name))) for g in record.fields}
     correct = substitute(f.correct, {f.name: var(mark(f.name)), **old})
     moved = [n for n in names(correct) if n.startswith("new.")]
-    found = gradient(correct, moved, seed)
     now = {n: here[n.removeprefix("new.")] for n in moved}
+    found = sent(correct, moved, seed)
     return {n.removeprefix("new."): substitute(part, now) for n, part in found.items()}
 
 
@@ -158,17 +161,20 @@ def readable(record: Record, name: str) -> Expr:
     return marked(edges.readable_expr(record, name))
 
 
-def _unmarked(parts: Parts) -> Parts:
-    return {n.removeprefix("@"): e for n, e in parts.items()}
+def sent(e: Expr, names_: Sequence[str], seed: Expr) -> Parts:
+    """seed * d e / d name, by names without their mark.
+
+    NOTE the seed comes last: in where(q == 0, 0.0, d / q) a select that comes first sends 0 / 0.
+    """
+    slopes = {n.removeprefix("@"): derivative(e, n) for n in names_}
+    return {n: simplify_node(seed * d) for n, d in slopes.items() if not is_const(d, 0)}
 
 
 # ---- from a field to the element -----------------------------------------------------------------
 
 
-def _through(
-    record: Record, f: Field, seed: Expr, state: Mapping[str, Expr], extra: Parts
-) -> Parts:
-    """seed * d field / d operand."""
+def _through(record: Record, f: Field, seed: Expr, state: Mapping[str, Expr], first: int) -> Parts:
+    """seed * d field / d operand; `state` holds the fields of `extras` too."""
     if record.form == "general" and f.name not in _extremes(record):
         return _by_slopes(record, f, seed)
     term = substitute(
@@ -177,16 +183,15 @@ def _through(
     if f.kind == "Sum":
         return _guarded(_absent(record, f), _by_term(record, term, seed))
     if f.kind == "Prod":
-        return _by_term(record, term, seed * _others(f, term, extra))
+        return _by_term(record, term, seed * _others(f, term, state))
     if f.kind == "First":
-        return _guarded(call("ne", var("j"), 0), _by_term(record, term, seed))
+        return _guarded(call("ne", var("j"), first), _by_term(record, term, seed))
     if f.name not in _extremes(record) and f.kind not in EXTREMES.values():
         return {}
-    position = state[f.name] if f.kind in EXTREMES.values() else extra[first_of(f)]
+    position = state[f.name if f.kind in EXTREMES.values() else first_of(f)]
     missing = call("ne", var("j"), position)
     if f.has_infinite_identity:
-        assert f.identity is not None
-        missing = call("or", missing, call("eq", term, f.identity))
+        missing = call("or", missing, _at_identity(f, contribution(record, f)))
     return _guarded(missing, _by_term(record, term, seed))
 
 
@@ -200,7 +205,7 @@ def contribution(record: Record, f: Field) -> Expr:
 
 def _by_term(record: Record, term: Expr, seed: Expr) -> Parts:
     every = (*record.operands, *record.payloads)
-    return _unmarked(gradient(term, [mark(n) for n in every], seed))
+    return sent(term, [mark(n) for n in every], seed)
 
 
 def _guarded(missing: Expr | None, parts: Parts) -> Parts:
@@ -210,21 +215,26 @@ def _guarded(missing: Expr | None, parts: Parts) -> Parts:
     return {n: where(missing, 0.0, e) for n, e in parts.items() if not is_const(e, 0)}
 
 
-def _absent(record: Record, f: Field) -> Expr | None:
-    """Edge rule (a), over `@operand`."""
-    tests = []
-    for r in record.free_references(f.name):
-        assert r.term is not None
-        assert r.identity is not None
-        tests.append(call("eq", marked(r.term), r.identity))
-    return _joined("or", tests)
+def _absent(record: Record, of: Field | None = None) -> Expr | None:
+    """Edge rule (a) over `@operand`, for one field or for any."""
+    if record.form == "general":
+        pairs = [(f, e) for f, e in zip(record.fields, record.lift, strict=True) if names(e)]
+        return _either([_at_identity(f, e) for f, e in pairs if f.has_infinite_identity])
+    fields = record.fields if of is None else (of,)
+    free = {r.name: r for f in fields for r in record.free_references(f.name)}
+    return _either([_at_identity(r, contribution(record, r)) for r in free.values()])
 
 
-def _joined(op: str, tests: Sequence[Expr]) -> Expr | None:
-    return reduce(lambda a, b: call(op, a, b), tests) if tests else None
+def _at_identity(f: Field, contribution: Expr) -> Expr:
+    assert f.identity is not None
+    return call("eq", marked(contribution), f.identity)
 
 
-def _others(f: Field, term: Expr, extra: Parts) -> Expr:
+def _either(tests: Sequence[Expr]) -> Expr | None:
+    return reduce(lambda a, b: call("or", a, b), tests) if tests else None
+
+
+def _others(f: Field, term: Expr, extra: Mapping[str, Expr]) -> Expr:
     """The product of the other elements: of an only 0 all that is left, of several zeros 0."""
     nonzero, zeros = extra[f"{f.name}_nonzero"], extra[f"{f.name}_zeros"]
     only = call("and", call("eq", zeros, 1), call("eq", term, 0.0))
@@ -233,24 +243,12 @@ def _others(f: Field, term: Expr, extra: Parts) -> Expr:
 
 
 def _by_slopes(record: Record, f: Field, seed: Expr) -> Parts:
-    """By the slopes that the laws found; an element that lifts to the identity is none."""
+    """By the slopes that the laws found."""
     if not record.slopes:
         raise NoBackward(f"{record.name} is a general merge without additive coordinates")
     parts = {by: seed * marked(e) for n, by, e in record.slopes if n == f.name}
     operands = {n: e for n, e in parts.items() if n not in record.by_name}
-    return _guarded(_lifts_to_identity(record), operands)
-
-
-def _lifts_to_identity(record: Record) -> Expr | None:
-    """Edge rule (e): is the element none at all? None where some field's lift is never that."""
-    tests = []
-    for f, e in zip(record.fields, record.lift, strict=True):
-        if e.op == "const" and e.value != f.identity:
-            return None
-        if e.op != "const":
-            assert f.identity is not None
-            tests.append(call("eq", marked(e), f.identity))
-    return _joined("and", tests)
+    return _guarded(_absent(record), operands)
 
 
 # ---- what the forward keeps for it ---------------------------------------------------------------

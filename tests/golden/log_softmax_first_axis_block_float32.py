@@ -5,7 +5,7 @@
 #   softmaxparts.m = m
 #   softmaxparts.s = s + (m - m)
 #   y = x - softmaxparts.m - log(softmaxparts.s)
-#   proved  SoftmaxParts over the reals (certificate c2836c)
+#   proved  SoftmaxParts over the reals (certificate 735b98)
 #   plan    64 rows a program, the row in one block, BLOCK 64, 4 warps
 #   moves   reads x once, writes y
 

@@ -5,7 +5,7 @@
 #   softmaxparts.m = m
 #   softmaxparts.s = s + (m - m)
 #   y = exp(x - softmaxparts.m) / softmaxparts.s
-#   proved  SoftmaxParts over the reals (certificate c2836c)
+#   proved  SoftmaxParts over the reals (certificate 735b98)
 #   plan    one program a row, the row in one block, BLOCK 1024, 2 warps
 #   moves   reads x once, writes y
 

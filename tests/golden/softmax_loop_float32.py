@@ -5,7 +5,7 @@
 #   softmaxparts.m = m
 #   softmaxparts.s = s + (m - m)
 #   y = exp(x - softmaxparts.m) / softmaxparts.s
-#   proved  SoftmaxParts over the reals (certificate c2836c)
+#   proved  SoftmaxParts over the reals (certificate 735b98)
 #   plan    one program a row, 2 passes, BLOCK 4096, 8 warps
 #   moves   reads x once a pass, writes y
 
