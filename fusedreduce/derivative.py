@@ -68,28 +68,36 @@ def parts_of(program: Program) -> int:
 
 
 def kernels(made: Backward) -> tuple[Program, ...]:
-    """The programs that a backward on a GPU runs: one where the columns' sums fit, else two."""
+    """The programs that a backward on a GPU runs: one where the columns' sums fit, else more."""
     if made.joined is not None and row_plans.sums_fit(made.joined):
         return (made.joined,)
-    return (made.rows,) if made.columns is None else (made.rows, made.columns)
+    return separate(made)
+
+
+def separate(made: Backward) -> tuple[Program, ...]:
+    """The rows' program, then those that sum along rows."""
+    programs = (made.rows, made.columns, *made.shared)
+    return tuple(p for p in programs if p is not None and p.outputs)
 
 
 def backward_runner(
     program: Program, made: Backward, implementation: str, origin: str
 ) -> Callable[[Mapping[str, Any]], dict[str, Tensor]]:
     """The gradients by input name."""
-    programs = kernels(made) if implementation == "triton" else (made.rows, made.columns)
-    rows, *rest = (ProgramRunner(p, implementation, origin) for p in programs if p is not None)
-    if not rest:
-        return lambda values: finished(made, named(rows, values), {}, values)
-    (columns,) = rest
+    programs = kernels(made) if implementation == "triton" else separate(made)
+    runners = [ProgramRunner(p, implementation, origin) for p in programs]
     sizes = [a.size for a in program.reduced]
+    indexed = any(i.name == INDEX for p in programs for i in p.inputs)
 
     def run(values: Mapping[str, Any]) -> dict[str, Tensor]:
-        found = named(rows, values)
-        index = torch.arange(program.columns, device=next(iter(found.values())).device)
-        second = named(columns, {**values, **found, INDEX: index.reshape(sizes)})
-        return finished(made, found, second, values)
+        found: dict[str, Tensor] = {}
+        if indexed:
+            device = next(t.device for t in values.values() if isinstance(t, Tensor))
+            index = torch.arange(program.columns, device=device).reshape(sizes)
+            values = {**values, INDEX: index}
+        for runner in runners:
+            found |= named(runner, {**values, **found})
+        return finished(made, found, values)
 
     return run
 
@@ -101,13 +109,12 @@ def named(runner: ProgramRunner, values: Mapping[str, Any]) -> dict[str, Tensor]
 def finished(
     made: Backward,
     found: Mapping[str, Tensor],
-    second: Mapping[str, Tensor],
     values: Mapping[str, Any],
 ) -> dict[str, Tensor]:
     """What is left to sum, in order, and the dtype of each input."""
     answer: dict[str, Tensor] = {}
-    for name, where, output, dims in made.wanted:
-        grad = second[output] if where == "columns" and output in second else found[output]
+    for name, output, dims in made.wanted:
+        grad = found[output]
         answer[name] = (grad.sum(dims) if dims else grad).to(values[name].dtype)
     return answer
 

@@ -250,6 +250,11 @@ def centred_reference(x, w):
     return (x - mean) * w[:, None] * x.var(-1, correction=0, keepdim=True), mean * w[:, None]
 
 
+def shared_elements(x, y, w):
+    """Three rows share the elements of x; y has its own, w is a column of all."""
+    return fr.reduce(LogSumExp, (x[:, None, :] * y + w) * w)
+
+
 def named_like_fields(x, m, s):
     """Arguments that are called as the fields of the declaration are."""
     r = fr.reduce(Gap, x, outputs="gap")
@@ -302,6 +307,14 @@ def _zeros_and_column(rows: int, columns: int, dtype: torch.dtype) -> Tensors:
     return *_zeros(rows, columns, dtype), w.to(dtype)
 
 
+def _shared(rows: int, columns: int, dtype: torch.dtype) -> Tensors:
+    return (
+        *_column(rows, columns, dtype)[:1],
+        random(rows, 3, columns, dtype=dtype),
+        random(columns, dtype=dtype),
+    )
+
+
 CASES: tuple[Case, ...] = (
     Case("largest", lambda x: fr.reduce(Largest, x, outputs="value"), _tied, largest),
     Case("amin", lambda x: torch.amin(x * x - x, -1), _x, lambda x: smallest(x * x - x)),
@@ -322,5 +335,7 @@ CASES: tuple[Case, ...] = (
     Case("compensated", compensated, _x, lambda x: (x * x).sum(-1)),
     Case("weighed", weighed, _row, weighed_reference),
     Case("centred_and_mean", centred_and_mean, _row, centred_reference),
+    Case("shared_elements", shared_elements, _shared,
+         lambda x, y, w: torch.logsumexp((x[:, None, :] * y + w) * w, -1)),
     Case("named_like_fields", named_like_fields, _two_rows, named_reference),
 )  # fmt: skip

@@ -167,7 +167,13 @@ def sent(e: Expr, names_: Sequence[str], seed: Expr) -> Parts:
     NOTE the seed comes last: in where(q == 0, 0.0, d / q) a select that comes first sends 0 / 0.
     """
     slopes = {n.removeprefix("@"): derivative(e, n) for n in names_}
-    return {n: simplify_node(seed * d) for n, d in slopes.items() if not is_const(d, 0)}
+    return {n: _times(seed, d) for n, d in slopes.items() if not is_const(d, 0)}
+
+
+def _times(seed: Expr, d: Expr) -> Expr:
+    if d.op == "div" and is_const(d.args[0], 1):
+        return seed / d.args[1]
+    return simplify_node(seed * d)
 
 
 # ---- from a field to the element -----------------------------------------------------------------

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from fusedreduce.declare.record import Record
+from fusedreduce.gradient.axes import Axes, full_dims, missed_axes, row_dims, stage_dims
 from fusedreduce.gradient.parts import Kept, Parts, extra_stage, kept, saved_state, slot_name
 from fusedreduce.ir.expr import Expr, const, names, rename, substitute, var
 from fusedreduce.program import Axis, Dims, Input, Output, Program, Stage, restricted
@@ -22,16 +23,18 @@ class Backward:
     saved     their names
     rows      the program that gives element and row gradients, and the adjoints `columns` needs
     columns   the program that gives column gradients, or None
+    shared    programs for elements that several rows share: each sums along the axes they miss
     joined    both in one, the column gradients as sums over rows; or None
-    wanted    for each input that gets a gradient: (which program, output, dimensions to sum after)
+    wanted    for each input that gets a gradient: (output, dimensions to sum after)
     """
 
     forward: Program
     saved: tuple[str, ...]
     rows: Program
     columns: Program | None
+    shared: tuple[Program, ...]
     joined: Program | None
-    wanted: tuple[tuple[str, str, str, tuple[int, ...]], ...]
+    wanted: tuple[tuple[str, str, tuple[int, ...]], ...]
 
 
 def backward(
@@ -55,20 +58,25 @@ def backward(
     results |= {
         s.slot(x.name): var(slot_name(s, x.name)) for s in program.stages for x in s.record.slots
     }
-    rows, columns, how = _sorted_parts(program, b)
-    made = _rows_program(program, b, results, rows, columns)
-    used = _read(made)
-    column_program = None
-    if columns:
-        column_program = _columns_program(program, b, results, columns, made, split)
-        used |= _read(column_program)
+    rows, exchanged, how = _sorted_parts(program, b)
+    summed = {n: e for group in exchanged.values() for n, e in group.items()}
+    made = _rows_program(program, b, results, rows, summed)
+    programs = {
+        missed: _exchanged(program, b, results, group, made, missed, split)
+        for missed, group in exchanged.items()
+    }
+    used = _read(made).union(*map(_read, programs.values()))
+    whole = tuple(a.name for a in program.outer)
+    columns = programs.pop(whole, None)
+    one_pass = columns is not None and not programs
     saved = [(s, k) for s in program.stages for k in kept(s) if k.name in used]
     return Backward(
         forward=_forward(program, saved),
         saved=tuple(k.name for _, k in saved),
         rows=_pruned(made),
-        columns=None if column_program is None else _pruned(column_program),
-        joined=_pruned(_joined(program, made, results, columns)) if columns else None,
+        columns=None if columns is None else _pruned(columns),
+        shared=tuple(map(_pruned, programs.values())),
+        joined=_pruned(_joined(program, made, results, summed)) if one_pass else None,
         wanted=how,
     )
 
@@ -78,65 +86,29 @@ Rows: TypeAlias = "dict[str, tuple[Expr, Dims, str]]"
 
 def _sorted_parts(
     program: Program, b: Parts
-) -> tuple[Rows, dict[str, Expr], tuple[tuple[str, str, str, tuple[int, ...]], ...]]:
-    """Each wanted gradient among the rows' outputs or the columns', and how it is finished."""
+) -> tuple[Rows, dict[Axes, dict[str, Expr]], tuple[tuple[str, str, tuple[int, ...]], ...]]:
+    """Each wanted gradient among the rows' outputs, or by the axes that it is summed along."""
     rows: Rows = {}
-    columns: dict[str, Expr] = {}
-    how: list[tuple[str, str, str, tuple[int, ...]]] = []
+    exchanged: dict[Axes, dict[str, Expr]] = {}
+    how: list[tuple[str, str, tuple[int, ...]]] = []
     for name in b.wanted:
         i = program.by_name[name]
         part = b.gradient(name, f"sum_{name}") or const(0.0)
-        wide = program.place_of_name(name)
-        if wide == "column" and program.outer and not after_inside(program, i):
-            columns[name] = part
-            how.append((name, "columns", f"d{name}", (0,)))
+        missed = missed_axes(program, i)
+        if missed:
+            exchanged.setdefault(missed, {})[name] = part
+            how.append((name, f"d{name}", (0,)))
         else:
             dims, after = full_dims(program, i)
             rows[name] = (part, dims, i.dtype if not after else program.state)
-            how.append((name, "rows", f"d{name}", after))
-    return rows, columns, tuple(how)
+            how.append((name, f"d{name}", after))
+    return rows, exchanged, tuple(how)
 
 
 def _read(program: Program) -> set[str]:
     """The names that a program's outputs and operands read."""
     operands = [e for s in program.stages for _, e in s.operands]
     return set(names(*[o.expr for o in program.outputs], *operands))
-
-
-def after_inside(program: Program, i: Input) -> bool:
-    """Does the input vary along some reduced axes only? Then its gradient is summed afterwards."""
-    inner = {a.name for a in program.reduced if a.size != 1}
-    return bool(inner - i.axes)
-
-
-def full_dims(program: Program, i: Input) -> tuple[Dims, tuple[int, ...]]:
-    """The dimensions of the gradient as the kernel writes it, and those to sum over afterwards.
-
-    An input that misses axes of its place gets them in front.
-    """
-    axes = [a.name for a in program.outer]
-    if program.place_of_name(i.name) in ("element", "column"):
-        axes += [a.name for a in program.reduced]
-    missing = [a for a in axes if a not in i.axes and program.size[a] != 1]
-    front: Dims = tuple((a,) for a in missing)
-    return (*front, *i.dims), tuple(range(len(missing)))
-
-
-def row_dims(program: Program) -> Dims:
-    return tuple((a.name,) for a in program.outer)
-
-
-def stage_dims(program: Program, s: Stage) -> Dims:
-    """The outer axes along which the results of a stage vary, through what it reads."""
-    axes: set[str] = set()
-    todo = list(names(*(e for _, e in s.operands)))
-    while todo:
-        name = todo.pop()
-        if name in program.by_name:
-            axes |= program.by_name[name].axes
-        elif name in program.stage_of:
-            todo += names(*(e for _, e in program.stage_of[name].operands))
-    return tuple(d for d in row_dims(program) if d[0] in axes)
 
 
 def _forward(program: Program, saved: Sequence[tuple[Stage, Kept]]) -> Program:
@@ -202,19 +174,25 @@ def _rows_program(
     )
 
 
-def _columns_program(
+def _exchanged(
     program: Program,
     b: Parts,
     results: Mapping[str, Expr],
     columns: Mapping[str, Expr],
     rows: Program,
+    missed: Axes,
     split: int,
 ) -> Program:
-    """sum over rows: outer axes become reduced ones, and a part of the first one stays outer."""
-    first, *rest = program.outer
-    parts = Axis("part", split, False)
-    inner = Axis(first.name, first.size // split, True)
-    axes = (parts, *(replace(a, reduced=False) for a in program.reduced), inner,
+    """sum along `missed`: these axes become reduced, the reduced ones outer; columns miss them all.
+
+    Of columns a part of the first axis stays outer, so that there are programs enough.
+    """
+    whole = len(missed) == len(program.outer)
+    first, *rest = (a for a in program.outer if a.name in missed)
+    parts = Axis("part", split if whole else 1, False)
+    inner = Axis(first.name, first.size // parts.size, True)
+    axes = (parts, *(a for a in program.outer if a.name not in missed),
+            *(replace(a, reduced=False) for a in program.reduced), inner,
             *(replace(a, reduced=True) for a in rest))  # fmt: skip
 
     def cut(dims: Dims) -> Dims:
@@ -244,8 +222,9 @@ def _columns_program(
     )
     stages = tuple(replace(s, name=f"sum_{s.name}") for s in stages)
     outputs = tuple(replace(o, expr=var(f"sum_{o.name}.value")) for o in outputs)
+    title = "columns" if whole else "shared"
     return Program(
-        f"{program.name}_backward_columns", axes, tuple(given), stages, outputs, program.state
+        f"{program.name}_backward_{title}", axes, tuple(given), stages, outputs, program.state
     )
 
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 import fusedreduce as fr
+from fusedreduce import derivative, pipeline
 from fusedreduce.reductions import Largest, LogSumExp, MaxAndSum, Product, Smallest, Welford
+from tests import chains, printing, references
 
 INF = float("inf")
 
@@ -95,3 +97,31 @@ def test_the_largest_of_an_affine_map_finds_its_element() -> None:
     x.requires_grad_()
     (got,) = torch.autograd.grad(fr.fuse(lambda x, w: torch.amax(x * w + 0.1, -1))(x, w).sum(), x)
     assert ((got != 0).sum(-1) == 1).all()
+
+
+@pytest.mark.parametrize("name", ["weighted_values", "shared_elements"])
+def test_what_rows_share_is_summed_where_it_is_made(name: str) -> None:
+    """The gradient of x is never stored once a row: its axes are those of x."""
+    (case,) = (c for c in (*chains.CASES, *references.CASES) if c.name == name)
+    task, values = printing.fused(case.fn, case.inputs(6, 10, torch.float32))
+    program = pipeline.trace_task(task, values, trust=False).program
+    made = derivative.derived(program, tuple(i.name for i in program.inputs))
+    assert not isinstance(made, str)
+    (output,) = (o for p in made.shared for o in p.outputs if o.name == "dx")
+    assert output.axes == {"part", *program.by_name["x"].axes}
+
+
+def test_only_a_column_asks_for_a_gradient() -> None:
+    x, w = torch.randn(5, 7), torch.randn(7, requires_grad=True)
+    y = fr.fuse(lambda x, w: torch.softmax(x * w, -1) * w)(x, w)
+    (got,) = torch.autograd.grad(y.square().sum(), w)
+    (want,) = torch.autograd.grad((torch.softmax(x * w, -1) * w).square().sum(), w)
+    torch.testing.assert_close(got, want)
+
+
+def test_a_vector_of_zeros_has_a_similarity_of_zero_and_no_gradient() -> None:
+    x = torch.zeros(2, 3, requires_grad=True)
+    y = torch.ones(2, 3, requires_grad=True)
+    loss = fr.reduce(fr.reductions.CosineSimilarity, x, y=y).sum()
+    for g in torch.autograd.grad(loss, (x, y)):
+        assert torch.equal(g, torch.zeros(2, 3))
