@@ -4,10 +4,10 @@ Prints:
 
     LogSumExp: proved over the reals, checked at the floating-point edges
       Proved    identity, associativity, faithfulness (s), additivity (s), unit (s), composition
-                (s), absence (s), meaning
+                (s), absence (s), meaning, gradient
       facts     commutative, bounded, gauge-free: the result
       guards    neutral:m, old:m
-      hash      33380a
+      hash      a2534f
 
     naive     tensor([inf, -inf])
     declared  tensor([1000.8620, -999.5924])

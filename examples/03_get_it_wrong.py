@@ -27,10 +27,10 @@ Prints:
 
     Entropy: proved over the reals, checked at the floating-point edges
       Proved    identity, associativity, faithfulness (s, t), additivity (s, t), unit (s, t),
-                composition (s, t), absence (s, t), meaning
+                composition (s, t), absence (s, t), meaning, gradient
       facts     commutative, bounded, gauge-free: the result
       guards    neutral:m, old:m, present:t
-      hash      1883e9
+      hash      f49fc9
 
     in one pass    0.947537
     in two passes  0.947537

@@ -8,7 +8,7 @@ Prints:
 
     LossStatistics: a lawful merge; what it computes was not stated
       Proved    identity, associativity
-      facts     not commutative
+      facts     not commutative, gradient by the unfused run
       hash      74b598
 
                    steps     mean     last  largest  not finite

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import torch
@@ -72,15 +73,15 @@ class ProgramRunner:
 
 
 def summaries_packs(program: Program, names: tuple[str, ...]) -> tuple[Pack, ...]:
-    """Saved summaries: those of one dtype in one tensor, each from a 16-byte border on."""
+    """Saved summaries: those of one dtype and shape lie in one tensor, each 16-byte aligned."""
     outputs = {o.name: o for o in program.outputs}
-    groups: dict[str, list[str]] = {}
+    groups: dict[tuple[str, int], list[str]] = {}
     for n in names:
-        groups.setdefault(outputs[n].dtype, []).append(n)
-    pitch = -(-program.rows // 16) * 16
+        size = prod(launch.output_shape(program, outputs[n]))
+        groups.setdefault((outputs[n].dtype, -(-size // 16) * 16), []).append(n)
     return tuple(
-        Pack(f"saved {dtype}", tuple(members), (len(members), pitch), pitch)
-        for dtype, members in groups.items()
+        Pack(f"saved {dtype} {pitch}", tuple(members), (len(members), pitch), pitch)
+        for (dtype, pitch), members in groups.items()
     )
 
 
@@ -112,27 +113,29 @@ def parts_of(program: Program) -> int:
 
 
 def kernels(made: Backward) -> tuple[Program, ...]:
-    """The programs that a backward on a GPU runs: one where the columns' sums fit, else two."""
+    """The programs that a backward on a GPU runs: one where the columns' sums fit, else more."""
     if made.joined is not None and len(made.joined.reduced) == 1:
         if row_plans.sums_fit(made.joined):
             return (made.joined,)
         return tuple(p for p in apart(made.joined) if p is not None)
-    return (made.rows,) if made.columns is None else (made.rows, made.columns)
+    return separate(made)
+
+
+def separate(made: Backward) -> tuple[Program, ...]:
+    """The rows' program, then those that sum along rows."""
+    programs = (made.rows, made.columns, *made.shared)
+    return tuple(p for p in programs if p is not None and p.outputs)
 
 
 def backward_runner(
     program: Program, made: Backward, backend: Backend, packs: tuple[Pack, ...]
 ) -> Callable[[Mapping[str, Any]], dict[str, Tensor]]:
     """The gradients by input name."""
-    programs = kernels(made) if backend.implementation == "triton" else (made.rows, made.columns)
-    runners = [
-        ProgramRunner(p, backend, loose_inputs(p, made, backend), packs)
-        for p in programs
-        if p is not None
-    ]
-    indexed = any(INDEX in r.program.by_name for r in runners)
-    sums = next((tuple(o.name for o in r.program.sums) for r in runners if r.program.sums), ())
+    programs = kernels(made) if backend.implementation == "triton" else separate(made)
+    runners = [ProgramRunner(p, backend, loose_inputs(p, made, backend), packs) for p in programs]
+    sums = next((tuple(o.name for o in p.sums) for p in programs if p.sums), ())
     sizes = [a.size for a in program.reduced]
+    indexed = any(i.name == INDEX for p in programs for i in p.inputs)
 
     def run(values: Mapping[str, Any]) -> dict[str, Tensor]:
         found: dict[str, Tensor] = {}
@@ -163,11 +166,11 @@ def finished(
     summed = SUMS in found
     if summed:
         total = found[SUMS].sum(1)
-        dtypes = {values[n].dtype for n, _, output, _ in made.wanted if output in sums}
+        dtypes = {values[n].dtype for n, output, _ in made.wanted if output in sums}
         total = total.to(dtypes.pop()) if len(dtypes) == 1 else total
         found |= zip(sums, total.unbind(), strict=True)
     answer: dict[str, Tensor] = {}
-    for name, _, output, dims in made.wanted:
+    for name, output, dims in made.wanted:
         grad = found[output]
         grad = grad.sum(dims) if dims and not (summed and output in sums) else grad
         answer[name] = grad.to(values[name].dtype)

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+from fusedreduce.declare.parts import upstream_name
 from fusedreduce.declare.record import Field, Record
 from fusedreduce.ir.check import kind_of
-from fusedreduce.ir.expr import Expr, names
+from fusedreduce.ir.expr import Expr, const, names, substitute
+from fusedreduce.ir.simplify import simplify
 
 Dims = tuple[tuple[str, ...], ...]  # for each dimension of a tensor, the axes it runs over
 
@@ -266,6 +268,7 @@ def needed_fields(record: Record, outputs: frozenset[str]) -> frozenset[str]:
     if record.form == "general":
         return frozenset(f.name for f in record.fields)
     todo = [n for o, e in record.finish if o in outputs for n in names(e)]
+    todo += [n for _, e in record.grad for n in names(e)]
     found: set[str] = set()
     while todo:
         name = todo.pop()
@@ -284,6 +287,9 @@ def _read(f: Field) -> tuple[str, ...]:
 
 def restricted(record: Record, outputs: frozenset[str], keep_state: bool = False) -> Record:
     """Only these outputs, only the fields they need (all fields when the state is asked for)."""
+    gone = {upstream_name(o): const(0.0) for o in record.outputs if o not in outputs}
+    grad = tuple((n, simplify(substitute(e, gone))) for n, e in record.grad)
+    record = replace(record, grad=grad)
     fields = frozenset(record.by_name) if keep_state else needed_fields(record, outputs)
     return replace(
         record,

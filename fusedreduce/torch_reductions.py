@@ -24,6 +24,12 @@ from fusedreduce.reductions import (
 from fusedreduce.trace import refuse
 
 
+class SoftmaxParts(MaxAndSum):
+    """m = max_j x_j and s = sum_j exp(x_j - m), of which softmax makes exp(x - m) / s."""
+
+    jointly_gauge = True  # that is the same for every m
+
+
 def _run(
     R: type[Reduction], x: Any, dim: Any, keepdim: bool, output: str, dtype: Any = None
 ) -> Any:
@@ -128,7 +134,7 @@ def _max_and_sum(x: Any, dim: int, dtype: Any) -> tuple[Any, Mapping[str, Any]]:
         raise refuse("softmax without dim", expected="dim=...", do="write softmax(x, dim=-1)")
     if dtype is not None:
         x = x.to(dtype)
-    return x, x.chain.reduce(MaxAndSum, {"x": x}, dim, True, ("m", "s"))
+    return x, x.chain.reduce(SoftmaxParts, {"x": x}, dim, True, ("m", "s"))
 
 
 TORCH_REDUCTIONS: dict[str, Callable[..., Any]] = {

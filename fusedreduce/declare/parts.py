@@ -26,6 +26,11 @@ _DOMAIN_KINDS = {"int": "int", "index": "int", "bool": "bool"}
 _DOMAINS = ("real", "positive", "nonnegative", "int", "index", "bool")
 
 
+def upstream_name(output: str) -> str:
+    """What `grad` calls d loss / d output: d_mean, and d_value of a bare result."""
+    return f"d_{output or 'value'}"
+
+
 def fault(
     fact: str, line: str = "", *, expected: str = "", came: str = "", do: str = ""
 ) -> DeclarationError:
@@ -121,6 +126,47 @@ class Builder:
                 )
         return tuple((k, trace.to_expr(v, k)[0]) for k, v in outputs.items())
 
+    def grad(
+        self, kinds: Mapping[str, Kind], outputs: Sequence[str]
+    ) -> tuple[tuple[str, Expr], ...]:
+        """d loss / d operand of an element, from operands, fields and d loss / d output."""
+        fn = self.parts["grad"]
+        if fn is None:
+            return ()
+        signature = trace.signature(fn, f"{self.name}.grad")
+        upstream = {upstream_name(o): "float" for o in outputs}
+        every = (*self.operands, *self.payloads, "j")
+        for p in signature.parameters:
+            if p not in kinds and p not in upstream and p not in every:
+                raise fault(
+                    f"grad takes `{p}`, which is no operand, field or gradient of an output",
+                    trace.function_line(fn),
+                    expected=", ".join((*every, *kinds, *upstream)),
+                )
+        known = {**upstream, **kinds}
+        value = trace.run(
+            fn,
+            {
+                p: trace.scalar(p, known[p]) if p in known else self.argument(p, "grad")
+                for p in signature.parameters
+            },
+            self.names,
+        )
+        parts = value if isinstance(value, dict) else {self.ordered_operands()[0]: value}
+        wanted = [n for n in (*self.ordered_operands(), *self.payloads) if self.floating(n)]
+        if set(parts) != set(wanted):
+            raise fault(
+                "grad does not give one gradient for each operand",
+                trace.function_line(fn),
+                expected=f"a dict of {', '.join(wanted)}, or a bare value for the only operand",
+                came=", ".join(map(str, parts)),
+                do="give 0.0 to an operand that takes no gradient",
+            )
+        return tuple((n, trace.to_expr(parts[n], n)[0]) for n in wanted)
+
+    def floating(self, operand: str) -> bool:
+        return self.domain.get(operand, "") not in _DOMAIN_KINDS
+
     def empty(self, outputs: Sequence[str]) -> tuple[tuple[str, float], ...]:
         given = self.parts["empty"]
         if given is None:
@@ -157,6 +203,7 @@ class Builder:
             payloads=self.payloads,
             domain=tuple(self.domain.items()),
             finish=finish,
+            grad=self.grad({f.name: f.result for f in fields}, [k for k, _ in finish]),
             jointly_gauge=bool(self.parts["jointly_gauge"]),
             empty=self.empty([k for k, _ in finish]),
             names=tuple(self.names.of.items()),

@@ -106,6 +106,8 @@ class Record:
     guards     the selects of the edge rule to apply (None: all); chosen on the float grid
     gauge      the outputs whose slope along the references is 0 (a fact of the certificate)
     jointly_gauge   what is made of the outputs together does not depend on the references
+    grad       (operand, d loss / d operand) over operands, fields and `d_<output>`, as stated
+    slopes     general form: (field, operand or extreme, d field / d that) over operands and fields
     """
 
     name: str
@@ -122,6 +124,8 @@ class Record:
     commutative: bool = True
     gauge: tuple[str, ...] = ()
     jointly_gauge: bool = False
+    grad: tuple[tuple[str, Expr], ...] = ()
+    slopes: tuple[tuple[str, str, Expr], ...] = ()
     names: tuple[tuple[Expr, str], ...] = ()
     line: str = field(default="", compare=False)
     functions: Functions = field(default_factory=Functions, compare=False)
@@ -141,6 +145,7 @@ class Record:
         lines += [show(e) for f in self.fields for e in (f.term, f.correct) if e is not None]
         lines += [show(e) for e in (*self.lift, *self.merge)]
         lines += [f"{name} {show(e)}" for name, e in self.finish]
+        lines += [f"grad {name} {show(e)}" for name, e in self.grad]
         return "\n".join([*lines, repr(self.empty), repr(self.domain)])
 
     @cached_property

@@ -3,17 +3,18 @@
 Given the normal form and the gradients of its outputs,
 
     adjoint of a stage's result   = row parts + sum_j (element parts)         one ordinary Sum
-    gradient of a sum field f     = sum_k adjoint_k * d finish_k / d f        a row value
+    gradient of a field f         = sum_k adjoint_k * d finish_k / d f        a row value
+    gradient of a reference r     = 0 for gauge outputs (a fact of the certificate), else
+                                    direct part + <gradient of the sums, d correct / d new>
     gradient of an element x_j    = sum_f gradient_f * d term_f / d x_j       elementwise
-    slope along a reference       = 0 for gauge outputs (a fact of the certificate)
 
 so the backward of a declared reduction is again a fused function of ordinary sums, in reverse stage
 order. A column's gradient is a sum along the other axes: the same normal form with the axes' roles
 exchanged.
 """
 
+from fusedreduce.gradient.element import NoBackward
 from fusedreduce.gradient.owners import apart
-from fusedreduce.gradient.parts import NoBackward
 from fusedreduce.gradient.programs import INDEX, Backward, backward
 
 __all__ = ["INDEX", "Backward", "NoBackward", "apart", "backward"]

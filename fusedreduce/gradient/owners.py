@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fusedreduce.gradient.programs import pruned, row_dims
+from fusedreduce.gradient.axes import row_dims
+from fusedreduce.gradient.programs import pruned
 from fusedreduce.ir.expr import names, rename, var
 from fusedreduce.program import Input, Output, Program
 

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import reduce
+from math import prod
 
-from fusedreduce.declare import edges
-from fusedreduce.declare.record import Field, Record
+from fusedreduce.declare.record import Record
+from fusedreduce.gradient.element import element_gradient, extras, mark
 from fusedreduce.ir.differentiate import gradient
-from fusedreduce.ir.expr import Expr, call, is_const, names, substitute, var, where
-from fusedreduce.program import Program, Stage, widest
-
-
-class NoBackward(Exception):
-    """The derived backward does not serve this program; the text says why."""
+from fusedreduce.ir.expr import Expr, is_const, names, substitute, var
+from fusedreduce.program import Output, Program, Stage, widest
 
 
 @dataclass
@@ -25,18 +21,15 @@ class Parts:
     wanted: tuple[str, ...]
     total: Record
     stages: list[Stage] = field(default_factory=list)
-    grads: dict[str, Expr] = field(default_factory=dict)
-    adjoints: dict[str, Expr] = field(
-        default_factory=dict
-    )  # of stages' results, still to be summed
+    parts: dict[str, Expr] = field(default_factory=dict)  # of inputs and of stages' results
+    elements: dict[str, Expr] = field(default_factory=dict)  # what is still to be summed over a row
     places: dict[str, str] = field(default_factory=dict)
     level: int = 0
 
     def __post_init__(self) -> None:
         self.results = tuple(self.program.stage_of)
         self.kinds = self.program.kinds
-        slots = [(s, x.name) for s in self.program.stages for x in s.record.slots]
-        self.places |= {slot_name(s, n): "row" for s, n in slots}
+        self.places |= {k.name: "row" for s in self.program.stages for k in kept(s)}
         self.upstream = {o.name: f"d_{o.name}" for o in self.program.outputs}
         self.float_inputs = tuple(
             i.name for i in self.program.inputs if i.kind == "float" and not i.number
@@ -44,15 +37,26 @@ class Parts:
 
     # -- parts that flow into inputs and into results of stages
 
-    def send(self, expr: Expr, seed: Expr) -> None:
-        """Give seed * d expr to every input and every stage's result that expr reads."""
+    def send(self, expr: Expr, seed: Expr, *, each: bool = False) -> None:
+        """Give seed * d expr to every input and every stage's result that expr reads.
+
+        each   this is for one element of a row: what is the same for all comes from N of them
+        """
         read = [n for n in dict.fromkeys(names(expr)) if self.kinds.get(n) == "float"]
         targets = [n for n in read if n in self.results or n in self.float_inputs]
         for name, part in gradient(expr, targets, seed).items():
-            table = self.adjoints if name in self.results else self.grads
-            if not is_const(part, 0):
-                before = table.get(name)
-                table[name] = part if before is None else before + part
+            if is_const(part, 0):
+                continue
+            flat, whole = self.place(part) in _FLAT, self.place_of_name(name) in _FLAT
+            table = self.elements if whole and not flat else self.parts
+            part = part * float(self.program.columns) if each and whole and flat else part
+            table[name] = table[name] + part if name in table else part
+
+    def gradient(self, name: str, wish: str) -> Expr | None:
+        """All that flows into a name; into one value a row, the sum over the row."""
+        part, element = self.parts.pop(name, None), self.elements.pop(name, None)
+        total = None if element is None else self.over_row(element, wish)
+        return part + total if part is not None and total is not None else part or total
 
     def place(self, expr: Expr) -> str:
         """element, row, column or scalar, for expressions over gradients too."""
@@ -67,28 +71,35 @@ class Parts:
         for o in self.program.outputs:
             if "float" in o.dtype:
                 self.places[self.upstream[o.name]] = self.program.place_of_axes(o.axes)
-                self.send(o.expr, var(self.upstream[o.name]))
+                self.send(o.expr, self.shared(o))
         for level in reversed(self.program.levels):
             sums = {s.name: self.summed(s) for s in level}
             for s in level:
                 self.through(s, sums[s.name])
 
+    def shared(self, o: Output) -> Expr:
+        """The gradient of an output; where it misses axes of the rows, each of them has a share.
+
+        NOTE gradients are linear: what every row takes is summed up where the input misses them.
+        """
+        upstream = var(self.upstream[o.name])
+        times = prod(a.size for a in self.program.outer if a.name not in o.axes)
+        return upstream if times == 1 else upstream / float(times)
+
     def summed(self, s: Stage) -> dict[str, Expr]:
-        """The adjoint of each result of a stage, as a row value."""
+        """The adjoint of each result of a stage, as a row value; of slots by `state.<slot>`."""
+        names_of = {o: s.result(o) for o in s.record.outputs}
+        names_of |= {f"state.{x.name}": s.slot(x.name) for x in s.record.slots}
         answer = {}
-        for output, _ in s.record.finish:
-            part = self.adjoints.pop(s.result(output), None)
-            if part is None:
-                continue
-            answer[output] = self.over_row(
-                part, f"d_{s.name}_{output}" if output else f"d_{s.name}"
-            )
+        for output, result in names_of.items():
+            wish = f"d_{s.name}_{output}" if output else f"d_{s.name}"
+            part = self.gradient(result, wish.replace(".", "_"))
+            if part is not None:
+                answer[output] = part
         return answer
 
     def over_row(self, part: Expr, name: str) -> Expr:
-        """sum_j part_j: a stage of its own where the part is an element."""
-        if self.place(part) in ("row", "scalar"):
-            return part
+        """sum_j part_j, by a stage of its own."""
         depth = 1 + max((self.depth(n) for n in names(part)), default=-1)
         stage = Stage(name, self.total, (("x", part),), depth)
         self.stages.append(stage)
@@ -102,80 +113,46 @@ class Parts:
         """From the adjoints of a stage's results to its operands."""
         if not adjoint:
             return
-        record = s.record
-        refuse_unserved(record, adjoint)
-        fields: dict[str, Expr] = {}
-        for output, e in record.finish:
-            if output in adjoint:
-                for name, part in gradient(e, list(record.by_name), adjoint[output]).items():
-                    if not is_const(part, 0):
-                        fields[name] = fields[name] + part if name in fields else part
-        state = saved_state(s)
-        seeds = {n: substitute(e, state) for n, e in fields.items()}
         operands = dict(s.operands)
-        for f in record.fields:
-            if f.kind == "Sum" and f.term is not None and f.name in seeds:
-                self.term(s, f, seeds[f.name], operands, state)
-
-    def term(
-        self,
-        s: Stage,
-        f: Field,
-        seed: Expr,
-        operands: Mapping[str, Expr],
-        state: Mapping[str, Expr],
-    ) -> None:
-        """seed * d term / d operand, to every operand; an absent element gets nothing."""
-        assert f.term is not None
-        reads = {r: readable(s.record, r, state) for r in f.reads}
-        inside = {n: var(f"@{n}") for n in operands}  # operands kept apart from inputs' names
-        term = substitute(f.term, {**reads, **inside})
-        absent = self.absent(s, f, operands)
-        for name, part in gradient(term, [f"@{n}" for n in operands], seed).items():
-            if is_const(part, 0):
-                continue
-            part = substitute(part, {f"@{n}": e for n, e in operands.items()})
-            if absent is not None:
-                part = where(absent, 0.0, part)
-            self.send(operands[name[1:]], part)
-
-    def absent(self, s: Stage, f: Field, operands: Mapping[str, Expr]) -> Expr | None:
-        """Edge rule (a), over inputs."""
-        tests = []
-        for r in s.record.free_references(f.name):
-            assert r.term is not None
-            assert r.identity is not None
-            tests.append(call("eq", substitute(r.term, operands), r.identity))
-        return reduce(lambda a, b: call("or", a, b), tests) if tests else None
+        inside = {mark(n): e for n, e in operands.items()}
+        extra = {k.result: var(k.name) for k in kept(s) if k.result}
+        for name, part in element_gradient(s.record, adjoint, saved_state(s), extra).items():
+            self.send(operands[name], substitute(part, inside), each=True)
 
 
-def refuse_unserved(record: Record, outputs: Collection[str]) -> None:
-    """What the derived backward does not serve yet is run by differentiating the meaning."""
-    if record.form != "corrected":
-        raise NoBackward(f"{record.name} is a general merge")
-    kinds = {f.kind for f in record.fields} & {"Prod", "ArgMax", "ArgMin"}
-    read = {n for o, e in record.finish if o in outputs for n in names(e)}
-    if any(record.by_name[n].kind == "Prod" for n in read if n in record.by_name):
-        raise NoBackward(f"{record.name} has a product ({', '.join(sorted(kinds))})")
-    loose = [o or "its result" for o in outputs if o not in record.gauge and record.references]
-    extreme = [n for n in read if n in record.by_name and record.by_name[n].kind in ("Max", "Min")]
-    if loose or (extreme and not record.references):
-        raise NoBackward(f"{', '.join(loose) or record.name} depends on a reference itself")
+_FLAT = ("row", "scalar")  # one value for all elements of a row
 
 
-def refuse_structure(program: Program) -> None:
-    """All outputs and stages vary along all rows: else a gradient's parts miss different axes."""
-    rows = {a.name for a in program.outer if a.size != 1}
-    for o in program.outputs:
-        if rows - o.axes and "float" in o.dtype:
-            raise NoBackward(f"the output {o.name} does not vary along all rows")
-    for s in program.stages:
-        if s.state:
-            raise NoBackward(f"the state of {s.name} is a result")
-        read = {n for _, e in s.operands for n in names(e)}
-        axes = frozenset().union(*(program.by_name[n].axes for n in read if n in program.by_name))
-        if rows - axes and not any(n in program.stage_of for n in read):
-            raise NoBackward(f"the reduction {s.name} does not vary along all rows")
+@dataclass(frozen=True)
+class Kept:
+    """One row value that the forward may save for the backward.
+
+    name    of the saved tensor
+    value   the variable of the forward program that holds it
+    type    bool, int or float
+    result  the field of `extras` it is; "" for a slot of the state
+    """
+
+    name: str
+    value: str
+    type: str
+    result: str = ""
+
+
+def kept(s: Stage) -> tuple[Kept, ...]:
+    """The slots of a stage's state, and the fields of `extras`."""
+    slots = [Kept(slot_name(s, x.name), s.slot(x.name), x.type) for x in s.record.slots]
+    more = extra_stage(s)
+    return (
+        *slots,
+        *(Kept(f"{s.name}_{f.name}", more.result(f.name), f.result, f.name)
+          for f in more.record.fields),
+    )  # fmt: skip
+
+
+def extra_stage(s: Stage) -> Stage:
+    """The stage beside `s` that computes what only a gradient needs."""
+    return Stage(f"{s.name}_extra", extras(s.record), s.operands, s.level)
 
 
 def slot_name(stage: Stage, slot: str) -> str:
@@ -191,10 +168,3 @@ def saved_state(s: Stage) -> dict[str, Expr]:
         else:
             state[f.name] = var(slot_name(s, f.name))
     return state
-
-
-def readable(record: Record, name: str, state: Mapping[str, Expr]) -> Expr:
-    """Edge rule (b) in the saved state."""
-    if not record.guarded(f"neutral:{name}") or record.by_name[name].is_bound:
-        return state[name]
-    return substitute(edges.readable_expr(record, name), state)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from fusedreduce.declare.record import Record
-from fusedreduce.gradient.parts import Parts, refuse_structure, saved_state, slot_name
+from fusedreduce.gradient.axes import Axes, full_dims, missed_axes, row_dims, stage_dims
+from fusedreduce.gradient.parts import Kept, Parts, extra_stage, kept, saved_state, slot_name
 from fusedreduce.ir.expr import Expr, const, names, rename, substitute, var
-from fusedreduce.program import Axis, Dims, Input, Output, Program, Stage
+from fusedreduce.program import Axis, Dims, Input, Output, Program, Stage, restricted
 
 INDEX = "column_index"  # the index j of a column, where the axes have exchanged their roles
 
@@ -22,16 +23,18 @@ class Backward:
     saved     their names
     rows      the program that gives element and row gradients, and the adjoints `columns` needs
     columns   the program that gives column gradients, or None
+    shared    programs for elements that several rows share: each sums along the axes they miss
     joined    both in one, the column gradients as sums over rows; or None
-    wanted    for each input that gets a gradient: (which program, output, dimensions to sum after)
+    wanted    for each input that gets a gradient: (output, dimensions to sum after)
     """
 
     forward: Program
     saved: tuple[str, ...]
     rows: Program
     columns: Program | None
+    shared: tuple[Program, ...]
     joined: Program | None
-    wanted: tuple[tuple[str, str, str, tuple[int, ...]], ...]
+    wanted: tuple[tuple[str, str, tuple[int, ...]], ...]
 
 
 def backward(
@@ -45,7 +48,6 @@ def backward(
     total   the record of a plain sum, with its one operand `x`
     split   into how many parts the rows are cut for the columns' sums
     """
-    refuse_structure(program)
     b = Parts(program, tuple(wanted), total)
     b.build()
     results = {
@@ -53,25 +55,28 @@ def backward(
         for s in program.stages
         for o, e in s.record.finish
     }
-    rows, columns, how = _sorted_parts(program, b)
-    made = _rows_program(program, b, results, rows, columns)
-    used = _read(made)
-    column_program = None
-    if columns:
-        column_program = _columns_program(program, b, results, columns, made, split)
-        used |= _read(column_program)
-    saved = [
-        (s, slot.name)
-        for s in program.stages
-        for slot in s.record.slots
-        if slot_name(s, slot.name) in used
-    ]
+    results |= {
+        s.slot(x.name): var(slot_name(s, x.name)) for s in program.stages for x in s.record.slots
+    }
+    rows, exchanged, how = _sorted_parts(program, b)
+    summed = {n: e for group in exchanged.values() for n, e in group.items()}
+    made = _rows_program(program, b, results, rows, summed)
+    programs = {
+        missed: _exchanged(program, b, results, group, made, missed, split)
+        for missed, group in exchanged.items()
+    }
+    used = _read(made).union(*map(_read, programs.values()))
+    whole = tuple(a.name for a in program.outer)
+    columns = programs.pop(whole, None)
+    one_pass = columns is not None and not programs
+    saved = [(s, k) for s in program.stages for k in kept(s) if k.name in used]
     return Backward(
         forward=_forward(program, saved),
-        saved=tuple(slot_name(s, n) for s, n in saved),
+        saved=tuple(k.name for _, k in saved),
         rows=pruned(made),
-        columns=None if column_program is None else pruned(column_program),
-        joined=pruned(_joined(program, made, results, columns)) if columns else None,
+        columns=None if columns is None else pruned(columns),
+        shared=tuple(map(pruned, programs.values())),
+        joined=pruned(_joined(program, made, results, summed)) if one_pass else None,
         wanted=how,
     )
 
@@ -81,25 +86,23 @@ Rows: TypeAlias = "dict[str, tuple[Expr, Dims, str]]"
 
 def _sorted_parts(
     program: Program, b: Parts
-) -> tuple[Rows, dict[str, Expr], tuple[tuple[str, str, str, tuple[int, ...]], ...]]:
-    """Each wanted gradient among the rows' outputs or the columns', and how it is finished."""
+) -> tuple[Rows, dict[Axes, dict[str, Expr]], tuple[tuple[str, str, tuple[int, ...]], ...]]:
+    """Each wanted gradient among the rows' outputs, or by the axes that it is summed along."""
     rows: Rows = {}
-    columns: dict[str, Expr] = {}
-    how: list[tuple[str, str, str, tuple[int, ...]]] = []
+    exchanged: dict[Axes, dict[str, Expr]] = {}
+    how: list[tuple[str, str, tuple[int, ...]]] = []
     for name in b.wanted:
         i = program.by_name[name]
-        part = b.grads.get(name, const(0.0))
-        wide = program.place_of_name(name)
-        if wide in ("row", "scalar") and b.place(part) in ("element", "column"):
-            part = b.over_row(part, f"sum_{name}")
-        if wide == "column" and program.outer and not after_inside(program, i):
-            columns[name] = part
-            how.append((name, "columns", f"d{name}", (0,)))
+        part = b.gradient(name, f"sum_{name}") or const(0.0)
+        missed = missed_axes(program, i)
+        if missed:
+            exchanged.setdefault(missed, {})[name] = part
+            how.append((name, f"d{name}", (0,)))
         else:
             dims, after = full_dims(program, i)
             rows[name] = (part, dims, i.dtype if not after else program.state)
-            how.append((name, "rows", f"d{name}", after))
-    return rows, columns, tuple(how)
+            how.append((name, f"d{name}", after))
+    return rows, exchanged, tuple(how)
 
 
 def _read(program: Program) -> set[str]:
@@ -108,43 +111,24 @@ def _read(program: Program) -> set[str]:
     return set(names(*[o.expr for o in program.outputs], *operands))
 
 
-def after_inside(program: Program, i: Input) -> bool:
-    """Does the input vary along some reduced axes only? Then its gradient is summed afterwards."""
-    inner = {a.name for a in program.reduced if a.size != 1}
-    return bool(inner - i.axes)
-
-
-def full_dims(program: Program, i: Input) -> tuple[Dims, tuple[int, ...]]:
-    """The dimensions of the gradient as the kernel writes it, and those to sum over afterwards.
-
-    An input that misses axes of its place gets them in front.
-    """
-    axes = [a.name for a in program.outer]
-    if program.place_of_name(i.name) in ("element", "column"):
-        axes += [a.name for a in program.reduced]
-    missing = [a for a in axes if a not in i.axes and program.size[a] != 1]
-    front: Dims = tuple((a,) for a in missing)
-    return (*front, *i.dims), tuple(range(len(missing)))
-
-
-def row_dims(program: Program) -> Dims:
-    return tuple((a.name,) for a in program.outer)
-
-
-def _forward(program: Program, saved: list[tuple[Stage, str]]) -> Program:
-    """The program that also writes the slots that the backward reads."""
-    keep = {s.name for s, _ in saved}
-    stages = tuple(replace(s, state=s.state or s.name in keep) for s in program.stages)
+def _forward(program: Program, saved: Sequence[tuple[Stage, Kept]]) -> Program:
+    """The program that also writes what the backward reads."""
+    stages: list[Stage] = []
+    for s in program.stages:
+        slots = [k for t, k in saved if t is s and not k.result]
+        extra = frozenset(k.result for t, k in saved if t is s and k.result)
+        stages.append(replace(s, state=s.state or bool(slots)))
+        if extra:
+            beside = extra_stage(s)
+            stages.append(replace(beside, record=restricted(beside.record, extra)))
     more = tuple(
-        Output(slot_name(s, n), var(s.slot(n)), row_dims(program), _slot_dtype(program, s, n))
-        for s, n in saved
+        Output(k.name, var(k.value), stage_dims(program, s), _dtype(program, k)) for s, k in saved
     )
-    return replace(program, stages=stages, outputs=(*program.outputs, *more))
+    return replace(program, stages=tuple(stages), outputs=(*program.outputs, *more))
 
 
-def _slot_dtype(program: Program, s: Stage, slot: str) -> str:
-    kind = next(x.type for x in s.record.slots if x.name == slot)
-    return {"float": program.state, "int": "int64", "bool": "bool"}[kind]
+def _dtype(program: Program, k: Kept) -> str:
+    return {"float": program.state, "int": "int64", "bool": "bool"}[k.type]
 
 
 def _inputs(program: Program, b: Parts) -> tuple[Input, ...]:
@@ -153,9 +137,9 @@ def _inputs(program: Program, b: Parts) -> tuple[Input, ...]:
         Input(b.upstream[o.name], o.dims, o.dtype) for o in program.outputs if "float" in o.dtype
     )
     saved = tuple(
-        Input(slot_name(s, slot.name), row_dims(program), _slot_dtype(program, s, slot.name))
+        Input(k.name, stage_dims(program, s), _dtype(program, k))
         for s in program.stages
-        for slot in s.record.slots
+        for k in kept(s)
     )
     return (*program.inputs, *upstream, *saved)
 
@@ -190,19 +174,25 @@ def _rows_program(
     )
 
 
-def _columns_program(
+def _exchanged(
     program: Program,
     b: Parts,
     results: Mapping[str, Expr],
     columns: Mapping[str, Expr],
     rows: Program,
+    missed: Axes,
     split: int,
 ) -> Program:
-    """sum over rows: outer axes become reduced ones, and a part of the first one stays outer."""
-    first, *rest = program.outer
-    parts = Axis("part", split, False)
-    inner = Axis(first.name, first.size // split, True)
-    axes = (parts, *(replace(a, reduced=False) for a in program.reduced), inner,
+    """sum along `missed`: these axes become reduced, the reduced ones outer; columns miss them all.
+
+    Of columns a part of the first axis stays outer, so that there are programs enough.
+    """
+    whole = len(missed) == len(program.outer)
+    first, *rest = (a for a in program.outer if a.name in missed)
+    parts = Axis("part", split if whole else 1, False)
+    inner = Axis(first.name, first.size // parts.size, True)
+    axes = (parts, *(a for a in program.outer if a.name not in missed),
+            *(replace(a, reduced=False) for a in program.reduced), inner,
             *(replace(a, reduced=True) for a in rest))  # fmt: skip
 
     def cut(dims: Dims) -> Dims:
@@ -232,8 +222,9 @@ def _columns_program(
     )
     stages = tuple(replace(s, name=f"sum_{s.name}") for s in stages)
     outputs = tuple(replace(o, expr=var(f"sum_{o.name}.value")) for o in outputs)
+    title = "columns" if whole else "shared"
     return Program(
-        f"{program.name}_backward_columns", axes, tuple(given), stages, outputs, program.state
+        f"{program.name}_backward_{title}", axes, tuple(given), stages, outputs, program.state
     )
 
 

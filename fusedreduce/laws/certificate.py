@@ -77,11 +77,19 @@ class Facts:
     bounded      terms and corrections stay bounded while the references move as their merges do
     gauge        per output: "free" (does not depend on the reference), "first order" (its slope
                  along the reference is 0 at the reference's own value), "no", "unknown"
+    gradient     "derived" (the backward is derived), "stated" (by `grad`), "run again" (torch
+                 differentiates the unfused run), "" (no output has one)
     """
 
     commutative: bool | None = None
     bounded: bool | None = None
     gauge: tuple[tuple[str, str], ...] = ()
+    gradient: str = ""
+
+    @property
+    def flat(self) -> tuple[str, ...]:
+        """The outputs through whose references no gradient flows."""
+        return tuple(name for name, how in self.gauge if how in ("free", "first order"))
 
     def lines(self) -> list[str]:
         yes_no = {True: "{}", False: "not {}", None: "{} unknown"}
@@ -91,7 +99,8 @@ class Facts:
         for kind, words in (("free", "gauge-free"), ("first order", "gauge-free to first order")):
             outputs = [name or "the result" for name, how in self.gauge if how == kind]
             told += [f"{words}: {', '.join(outputs)}"] if outputs else []
-        return told
+        how = {"stated": "gradient stated", "run again": "gradient by the unfused run"}
+        return [*told, *([how[self.gradient]] if self.gradient in how else [])]
 
 
 @dataclass(frozen=True)

@@ -8,27 +8,35 @@ bounded   terms and corrections stay bounded while a Max (Min) only grows (falls
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from fusedreduce.declare.record import Field, Record
+from fusedreduce.gradient.element import inlined
 from fusedreduce.ir.differentiate import derivative
 from fusedreduce.ir.expr import Expr, const, names, substitute, var
 from fusedreduce.laws import powers, states
 from fusedreduce.laws.absence import carrier, decays, grows, moved_away
 from fusedreduce.laws.cases import Case
 from fusedreduce.laws.certificate import Facts
+from fusedreduce.laws.coordinates import Known
 from fusedreduce.laws.decide import equal
+from fusedreduce.laws.general import commutative
 from fusedreduce.laws.obligations import drawn, known_signs, reached, terms
 from fusedreduce.laws.powers import Expansion
 from fusedreduce.laws.refute import Trial, search
 from fusedreduce.laws.separate import NotSeparable, in_tower, replaced
 from fusedreduce.laws.settle import Clock
+from fusedreduce.laws.slopes import gauge_of_merge
 
 
-def facts_of(record: Record, commutative: bool | None, clock: Clock) -> Facts:
-    """Every fact; None or "unknown" where nothing was found."""
-    if record.form == "general":
-        return Facts(commutative)
-    return Facts(commutative, _bounded(record, clock), _gauge(record, clock))
+def facts_of(record: Record, clock: Clock) -> Facts:
+    """Every fact of a corrected form; None or "unknown" where nothing was found."""
+    return Facts(True, _bounded(record, clock), _gauge(record, clock))
+
+
+def facts_of_merge(record: Record, known: Known, clock: Clock) -> Facts:
+    """Every fact of a general form, whose slopes are in the record."""
+    return Facts(commutative(known, clock), None, gauge_of_merge(record, known, clock))
 
 
 # ---- gauge ---------------------------------------------------------------------------------------
@@ -55,6 +63,7 @@ def _gauge_of(record: Record, name: str, e: Expansion, clock: Clock) -> str:
         for side in ("r", "new")
     }
     sums = e.symbols("r")
+    record = _inlined(record)
     here = states.finish(record, _kept_at(record, e, sums, {}))[name]
     moving = [r for r in record.references if _differs(record, name, r.name)]
     if not moving:
@@ -69,6 +78,11 @@ def _gauge_of(record: Record, name: str, e: Expansion, clock: Clock) -> str:
     at = {f"r.{f.name}": own[f.name] for f in record.fields if f.is_bound}
     slopes = [(substitute(derivative(here, f"r.{r.name}"), at), const(0.0)) for r in moving]
     return "first order" if equal(slopes, signs, deadline=clock.deadline()).proved else "no"
+
+
+def _inlined(record: Record) -> Record:
+    """A reference that no term reads is only a name for its formula, and moves with the others."""
+    return replace(record, finish=tuple((o, inlined(record, e)) for o, e in record.finish))
 
 
 def _kept_at(

@@ -18,8 +18,8 @@ from fusedreduce.laws.settle import Clock
 from fusedreduce.laws.states import State
 
 
-def laws_of_general(record: Record, clock: Clock) -> tuple[list[Law], bool | None]:
-    """Every law that applies to a general form, and whether its merge commutes."""
+def laws_of_general(record: Record, clock: Clock) -> tuple[list[Law], Known]:
+    """Every law that applies to a general form, and what is known of its states."""
     known, first = known_of(record, clock)
     grouped = tried(record, grouping(record))
     if grouped.example is None:
@@ -27,7 +27,7 @@ def laws_of_general(record: Record, clock: Clock) -> tuple[list[Law], bool | Non
     laws = [first, _associativity(known, grouped, clock)]
     if record.functions.definition is not None:
         laws.append(definition(record, clock, known))
-    return laws, commutative(known, clock)
+    return laws, known
 
 
 def known_of(record: Record, clock: Clock) -> tuple[Known, Law]:

@@ -17,15 +17,17 @@ from fusedreduce.laws import states
 from fusedreduce.laws.certificate import Certificate, Facts, Law, Status
 from fusedreduce.laws.closure import Answer
 from fusedreduce.laws.complete import complete, gap, refusal
+from fusedreduce.laws.coordinates import Known
 from fusedreduce.laws.corrected import laws_of_corrected
 from fusedreduce.laws.decide import soon
 from fusedreduce.laws.definitions import stated
 from fusedreduce.laws.edges import choose_guards
-from fusedreduce.laws.facts import facts_of
+from fusedreduce.laws.facts import facts_of, facts_of_merge
 from fusedreduce.laws.general import laws_of_general
+from fusedreduce.laws.gradients import gradient
 from fusedreduce.laws.refute import digits, value
 from fusedreduce.laws.settle import Clock
-from fusedreduce.trace import function_line
+from fusedreduce.laws.slopes import slopes
 
 PROOF_S = 15.0
 
@@ -43,13 +45,13 @@ def _proved(record: Record) -> Certificate:
 
 
 def _with_parts(certificate: Certificate, parts: Iterable[Any]) -> Certificate:
-    """The certificate of a join, with what its parts say of their own definitions and gradients."""
+    """The certificate of a join, with what its parts say of their own definitions."""
     own = [(part.__name__, prove(part)) for part in parts]
     told = [
         replace(law, field=name if not law.field else f"{name}.{law.field}")
         for name, proof in own
         for law in proof.laws
-        if law.name in ("definition", "gradient")
+        if law.name == "definition"
     ]
     stated = certificate.meaning_stated or (
         bool(own) and all(proof.meaning_stated for _, proof in own)
@@ -79,30 +81,35 @@ def _certified(
     )
     whole = replace(whole, fields=fields, functions=record.functions, line=record.line)
     clock = Clock(soon(PROOF_S))
+    known: Known | None = None
+    guards = None
     if whole.form == "general":
-        laws, commutative = laws_of_general(whole, clock)
-        guards = None
+        laws, known = laws_of_general(whole, clock)
+        whole = replace(whole, slopes=slopes(known))
+        facts = facts_of_merge(whole, known, clock)
     else:
-        laws, commutative = laws_of_corrected(whole, clock), True
+        laws = laws_of_corrected(whole, clock)
         guards = tuple(sorted(choose_guards(whole)))
         whole = whole.with_guards(frozenset(guards))
-    facts = facts_of(whole, commutative, clock)
+        facts = facts_of(whole, clock)
+    whole = replace(whole, commutative=bool(facts.commutative), gauge=facts.flat)
+    law, how = gradient(whole, laws, known, clock)
     certificate = Certificate(
         name=record.name,
         form=record.form,
-        laws=(*laws, *_gradient(whole), *_empty(whole)),
-        facts=facts,
+        laws=(*laws, *law, *_empty(whole)),
+        facts=replace(facts, gradient=how),
         meaning_stated=record.form == "corrected" or _states_all(record),
         subject=whole.text,
         assumptions=_readable(clock.assumed),
         guards=guards,
     )
-    return replace(whole, commutative=bool(facts.commutative)), certificate
+    return whole, certificate
 
 
 def _readable(assumed: Iterable[str]) -> tuple[str, ...]:
-    """Assumptions about a reference on any side, told once: k != 0 for old.k != 0, new.k != 0."""
-    return tuple(sorted({re.sub(r"\b(a|b|c|old|mid|new|r)\.", "", text) for text in assumed}))
+    """Told once for every side and element: k != 0 for old.k != 0, new.k != 0; x for x[1]."""
+    return tuple(sorted({re.sub(r"\b(a|b|c|old|mid|new|r)\.|\[1\]", "", t) for t in assumed}))
 
 
 def _without_correction(record: Record, f: Field, found: Answer) -> Certificate:
@@ -122,15 +129,6 @@ def _states_all(record: Record) -> bool:
         return set(record.outputs) <= dict(stated(record)[1][1]).keys()
     except DeclarationError:
         return True  # the law of the definition tells the reason
-
-
-def _gradient(record: Record) -> list[Law]:
-    """A `grad` that the user states; nothing judges it yet, so that it is not proved."""
-    if record.functions.grad is None:
-        return []
-    statement = "`grad` is the derivative of the finish by every element"
-    line = function_line(record.functions.grad)
-    return [Law("gradient", "", Status.UNKNOWN, statement, "not judged", line=line)]
 
 
 def _empty(record: Record) -> list[Law]:

@@ -38,8 +38,6 @@ class MaxAndSum(LogSumExp):
     {'m': tensor(1000.), 's': tensor(2.)}
     """
 
-    jointly_gauge = True  # softmax is exp(x - m) / s, the same for every m
-
     def finish(m, s):
         return {
             "m": m,

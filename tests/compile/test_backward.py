@@ -14,7 +14,7 @@ from fusedreduce.plan.device import MAX_REGISTERS, device
 from fusedreduce.plan.layout import layout
 from fusedreduce.program import Program
 from fusedreduce.run import launch
-from tests import chains, printing
+from tests import chains, printing, references
 from tests.compile.aot import compile_for
 from tests.compile.test_rows import meta_inputs
 
@@ -39,7 +39,7 @@ def printed(program: Program) -> Printed:
     ("columns", "dtype"), [(1000, torch.bfloat16), (4096, torch.bfloat16), (2048, torch.float32)],
     ids=str,
 )  # fmt: skip
-@pytest.mark.parametrize("case", chains.CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*chains.CASES, *references.CASES], ids=lambda c: c.name)
 def test_compiles(case: chains.Case, columns: int, dtype: torch.dtype, capability: int) -> None:
     if case.name == "group_norm":
         columns //= 15  # its row is 15 times as long

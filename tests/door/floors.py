@@ -37,7 +37,7 @@ ROOMS = (
     Room(3, "gradient", (*LANGUAGE, "program", "states")),
     Room(3, "chain", (*LANGUAGE, "program"), torch=True),
     Room(3, "torch_reductions", (*LANGUAGE, "program", "chain", "reductions"), torch=True),
-    Room(3, "laws", (*LANGUAGE, "program")),
+    Room(3, "laws", (*LANGUAGE, "program", "states", "gradient")),
     Room(3, "masks", (*LANGUAGE, "program")),
     Room(3, "plan", (*LANGUAGE, "program")),
     Room(4, "kernels", ("errors", "ir", "declare", "program", "masks", "plan")),

@@ -6,7 +6,7 @@
 #   largest.index = at
 #   value = largest.value
 #   index = largest.index
-#   proved  Largest over the reals (certificate 3ca27c)
+#   proved  Largest over the reals (certificate 6d1ced)
 #   plan    one program a row, one pass, BLOCK 4096, 8 warps
 #   moves   reads x once, writes value, index
 

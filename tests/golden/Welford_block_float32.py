@@ -6,7 +6,7 @@
 #   welford.var = m2 / n
 #   mean = welford.mean
 #   var = welford.var
-#   proved  Welford over the reals (certificate e3e06e)
+#   proved  Welford over the reals (certificate 2d96a7)
 #   plan    16 rows a program, the row in one block, BLOCK 128, 4 warps
 #   moves   reads x once, writes mean, var
 

@@ -6,7 +6,7 @@
 #   r.mean = mean + e1 / n
 #   r.var = (e2 - e1 * e1 / n) / n
 #   y = (x - r.mean) * rsqrt(r.var + 1e-05) * weight + bias
-#   proved  Moments over the reals (certificate 427c55)
+#   proved  Moments over the reals (certificate 7399a3)
 #   plan    one program a row, 2 passes, BLOCK 1024, 4 warps
 #   moves   reads x, weight, bias once a pass, writes y
 

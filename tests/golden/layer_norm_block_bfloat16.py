@@ -6,7 +6,7 @@
 #   r.mean = mean + e1 / n
 #   r.var = (e2 - e1 * e1 / n) / n
 #   y = (x - r.mean) * rsqrt(r.var + eps) * weight + bias
-#   proved  Moments over the reals (certificate 427c55)
+#   proved  Moments over the reals (certificate 7399a3)
 #   plan    one program a row, the row in one block, BLOCK 4096, 4 warps
 #   moves   reads x, weight, bias once, writes y
 

@@ -1,11 +1,11 @@
 # log_softmax_first_axis / rows / forward / float32
 #
-# Printed by fusedreduce from MaxAndSum. Change that, not this file.
+# Printed by fusedreduce from SoftmaxParts. Change that, not this file.
 #   state   m: Max of x;  s: Sum of exp(x - m)
-#   maxandsum.m = m
-#   maxandsum.s = s + (m - m)
-#   y = x - maxandsum.m - log(maxandsum.s)
-#   proved  MaxAndSum over the reals (certificate dd887e)
+#   softmaxparts.m = m
+#   softmaxparts.s = s + (m - m)
+#   y = x - softmaxparts.m - log(softmaxparts.s)
+#   proved  SoftmaxParts over the reals (certificate 735b98)
 #   plan    64 rows a program, the row in one block, BLOCK 64, 4 warps
 #   moves   reads x once, writes y
 
@@ -58,8 +58,8 @@ def log_softmax_first_axis(
     m = tl.reduce(tl.where(inside, x, float("-inf")), 1, max_propagating)  # (ROWS,)
     m_read = neutral_m(m)  # (ROWS,)
     s = tl.sum(tl.where(inside, term_s(x, m_read[:, None]), 0.0), 1)  # (ROWS,)
-    maxandsum_s = finish_s(s, m)  # (ROWS,)
-    log_s = tl.log(maxandsum_s)  # (ROWS,)
+    softmaxparts_s = finish_s(s, m)  # (ROWS,)
+    log_s = tl.log(softmaxparts_s)  # (ROWS,)
     y = x - m[:, None] - log_s[:, None]  # (ROWS, BLOCK)
     tl.store(
         y_ptr + row[:, None] * y_row_stride + column[None, :] * y_column_stride, y, mask=inside
@@ -108,8 +108,8 @@ def main():
     x = x.double()
     m = x.amax(-1, keepdim=True)
     s = torch.exp(x - m).sum(-1, keepdim=True)
-    maxandsum_s = s + (m - m)
-    ok = compare("y", y, x - m - torch.log(maxandsum_s), 1e-4)
+    softmaxparts_s = s + (m - m)
+    ok = compare("y", y, x - m - torch.log(softmaxparts_s), 1e-4)
     if not ok:
         raise SystemExit(1)
 

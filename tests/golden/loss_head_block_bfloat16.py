@@ -7,7 +7,7 @@
 #   r.Entropy.entropy = log(s) - t / s
 #   r.Largest.value = m
 #   r.Largest.index = at
-#   proved  Entropy_Largest_Target over the reals (certificate ebe80a)
+#   proved  Entropy_Largest_Target over the reals (certificate d7c994)
 #   plan    2 rows a program, the row in one block, BLOCK 1024, 2 warps
 #   moves   reads logits, target once, writes loss, entropy, right
 

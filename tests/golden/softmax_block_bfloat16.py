@@ -1,11 +1,11 @@
 # softmax / rows / forward / bfloat16
 #
-# Printed by fusedreduce from MaxAndSum. Change that, not this file.
+# Printed by fusedreduce from SoftmaxParts. Change that, not this file.
 #   state   m: Max of x;  s: Sum of exp(x - m)
-#   maxandsum.m = m
-#   maxandsum.s = s + (m - m)
-#   y = exp(x - maxandsum.m) / maxandsum.s
-#   proved  MaxAndSum over the reals (certificate dd887e)
+#   softmaxparts.m = m
+#   softmaxparts.s = s + (m - m)
+#   y = exp(x - softmaxparts.m) / softmaxparts.s
+#   proved  SoftmaxParts over the reals (certificate 735b98)
 #   plan    one program a row, the row in one block, BLOCK 1024, 2 warps
 #   moves   reads x once, writes y
 
@@ -42,8 +42,8 @@ def softmax(x_ptr, y_ptr, N, x_row_stride, y_row_stride, BLOCK: tl.constexpr):
     m = tl.reduce(tl.where(inside, x, float("-inf")), 0, max_propagating)
     m_read = neutral_m(m)
     s = tl.sum(tl.where(inside, term_s(x, m_read), 0.0), 0)
-    maxandsum_s = finish_s(s, m)
-    y = tl.exp(x - m) / maxandsum_s  # (BLOCK,)
+    softmaxparts_s = finish_s(s, m)
+    y = tl.exp(x - m) / softmaxparts_s  # (BLOCK,)
     tl.store(y_ptr + row * y_row_stride + column, y, mask=inside)
 
 
@@ -76,8 +76,8 @@ def main():
     x = x.double()
     m = x.amax(-1, keepdim=True)
     s = torch.exp(x - m).sum(-1, keepdim=True)
-    maxandsum_s = s + (m - m)
-    ok = compare("y", y, torch.exp(x - m) / maxandsum_s, 1e-2)
+    softmaxparts_s = s + (m - m)
+    ok = compare("y", y, torch.exp(x - m) / softmaxparts_s, 1e-2)
     if not ok:
         raise SystemExit(1)
 

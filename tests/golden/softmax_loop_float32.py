@@ -1,11 +1,11 @@
 # softmax / rows / forward / float32
 #
-# Printed by fusedreduce from MaxAndSum. Change that, not this file.
+# Printed by fusedreduce from SoftmaxParts. Change that, not this file.
 #   state   m: Max of x;  s: Sum of exp(x - m)
-#   maxandsum.m = m
-#   maxandsum.s = s + (m - m)
-#   y = exp(x - maxandsum.m) / maxandsum.s
-#   proved  MaxAndSum over the reals (certificate dd887e)
+#   softmaxparts.m = m
+#   softmaxparts.s = s + (m - m)
+#   y = exp(x - softmaxparts.m) / softmaxparts.s
+#   proved  SoftmaxParts over the reals (certificate 735b98)
 #   plan    one program a row, 2 passes, BLOCK 8192, 16 warps
 #   moves   reads x once a pass, writes y
 
@@ -58,10 +58,10 @@ def softmax(x_ptr, y_ptr, N, x_row_stride, y_row_stride, BLOCK: tl.constexpr):
         m_old = old_or_new_m(m, m_read)
         s = correct_s(s, m_old, m_read) + tl.sum(term_s(x, m_read), 0)
         m = m_new
-    maxandsum_s = finish_s(s, m)
+    softmaxparts_s = finish_s(s, m)
     for start in range(0, N, BLOCK):
         x = tl.load(x_ptr + row * x_row_stride + start + column)  # (BLOCK,)
-        y = tl.exp(x - m) / maxandsum_s  # (BLOCK,)
+        y = tl.exp(x - m) / softmaxparts_s  # (BLOCK,)
         tl.store(y_ptr + row * y_row_stride + start + column, y)
 
 
@@ -94,8 +94,8 @@ def main():
     x = x.double()
     m = x.amax(-1, keepdim=True)
     s = torch.exp(x - m).sum(-1, keepdim=True)
-    maxandsum_s = s + (m - m)
-    ok = compare("y", y, torch.exp(x - m) / maxandsum_s, 1e-4)
+    softmaxparts_s = s + (m - m)
+    ok = compare("y", y, torch.exp(x - m) / softmaxparts_s, 1e-4)
     if not ok:
         raise SystemExit(1)
 

@@ -7,7 +7,7 @@
 #   softmaxsum_2.out = o / s
 #   out = softmaxsum_2.out
 #   lse = softmaxsum.lse
-#   proved  SoftmaxSum over the reals (certificate 9990b9)
+#   proved  SoftmaxSum over the reals (certificate aaf0c1)
 #   plan    64 rows a program, one pass, BLOCK 64, 8 warps
 #   moves   reads x, v once, writes out, lse
 

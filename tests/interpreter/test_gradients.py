@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from fusedreduce.plan import rows
-from tests import chains, gradients, printing
+from tests import chains, gradients, printing, references
 
 
 @pytest.mark.parametrize("strategy", printing.STRATEGIES)
-@pytest.mark.parametrize("case", chains.CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*chains.CASES, *references.CASES], ids=lambda c: c.name)
 @pytest.mark.parametrize(
     ("count", "columns", "dtype"), [(3, 17, torch.float64), (4, 70, torch.float32)], ids=str
 )

@@ -156,9 +156,9 @@ def test_a_definition_that_cannot_be_read_is_unknown_with_the_reason(definition)
     assert not prove(made).proved
 
 
-def test_a_gradient_is_not_judged_and_not_proved() -> None:
+def test_a_gradient_that_is_only_told_is_refuted() -> None:
     made = declared("Told", s=fr.Sum(lambda x: x), finish=lambda s: s, grad=lambda x: 7.0)
-    assert [law.name for law in prove(made).open] == ["gradient"]
+    assert [law.name for law in prove(made).refuted] == ["gradient"]
 
 
 def test_rounded_literals_refute_nothing() -> None:

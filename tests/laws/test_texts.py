@@ -14,7 +14,7 @@ def test_a_certificate_is_about_five_lines() -> None:
     assert lines[:-1] == [
         "SoftmaxSum: proved over the reals, checked at the floating-point edges",
         "  Proved    identity, associativity, faithfulness (s, o), additivity (s, o), unit (s, o), "
-        "composition (s, o), absence (s, o), meaning, definition, empty",
+        "composition (s, o), absence (s, o), meaning, definition, gradient, empty",
         "  facts     commutative, bounded, gauge-free: out, lse",
         "  guards    neutral:m, old:m, present:o",
     ]

@@ -8,12 +8,13 @@ import torch
 import fusedreduce as fr
 from fusedreduce import derivative, pipeline
 from fusedreduce.reductions import LogSumExp, Moments
-from tests import chains, gradients, printing
+from tests import chains, gradients, printing, references
 
-RECOMPUTED = {"weighted_values"}  # by differentiating the meaning: its two stages have other rows
+CASES = (*chains.CASES, *references.CASES)
+RECOMPUTED: set[str] = set()  # by differentiating the meaning
 
 
-@pytest.mark.parametrize("case", chains.CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 @pytest.mark.parametrize(
     ("rows", "columns", "dtype"),
     [
@@ -27,7 +28,7 @@ def test_gradients(case: chains.Case, rows: int, columns: int, dtype: torch.dtyp
     gradients.check(case, case.inputs(rows, columns, dtype))
 
 
-@pytest.mark.parametrize("case", chains.CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_the_backward_is_derived(case: chains.Case) -> None:
     task, values = printing.fused(case.fn, case.inputs(8, 20, torch.float32))
     program = pipeline.trace_task(task, values, trust=False).program
