@@ -86,7 +86,8 @@ def plan(
     if strategy == "loop":
         block = min(block, STRIDED_TILE[1] if strided else loop_block(program))
         if strided:
-            rows, warps = STRIDED_TILE[0] // state_width(program), 8
+            split = len(layout.reduced) > 1  # indices of an element take registers of their own
+            rows, warps = STRIDED_TILE[0] // (state_width(program) << split), 8
         else:
             rows, warps = 1, max(4, min(block // 512, 16))
     else:
