@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import torch
@@ -45,6 +46,6 @@ def compared(
     dtype = losses.result_dtype(a, b)
     kept = dtype if reduction == "none" else None
     rows: Tensor = fused(a, b, counted, kept, *more, impl=impl)
-    divisor = max(1, a.shape[:-1].numel()) if counted is None else counted.sum().clamp(min=1)
+    divisor = max(1, prod(a.shape[:-1])) if counted is None else counted.sum().clamp(min=1)
     divisor = divisor * classes if reduction == "mean" else divisor
     return losses.total(rows, divisor, reduction).to(dtype)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import torch
 from torch import Tensor
 
@@ -72,7 +74,7 @@ def kl_div(
     choices = ("none", "mean", "batchmean", "sum")
     reduction = losses.chosen_reduction(reduction, size_average, reduce, choices)
     losses.require_floating(input=input, target=target)
-    terms = broadcast(input, target).numel()
+    terms = prod(broadcast(input, target))
     dtype = losses.result_dtype(input, target)
     if reduction == "none":
         found: Tensor = elements(input, target, log_target, dtype, impl=impl)
