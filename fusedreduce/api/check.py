@@ -29,4 +29,6 @@ def may_look_at(tensor: torch.Tensor) -> bool:
     """May the values of this tensor be looked at now?"""
     if torch.compiler.is_compiling() or type(tensor) not in TENSORS:
         return False
-    return (tensor.device.type == "cpu" or _on.get()) and not watched({"tensor": tensor})
+    device = tensor.device.type
+    looked_at = device == "cpu" or (device == "cuda" and _on.get())
+    return looked_at and not watched({"tensor": tensor})

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import fusedreduce as fr
+from fusedreduce.errors import OptionError
 from tests import chains, gradients, losses, printing
 from tests.gpu.test_rows import moved
 
@@ -63,6 +64,19 @@ def test_bits_repeat_and_do_not_depend_on_the_batch(case: chains.Case, device) -
         )
         for a, b in zip(whole, chains.flat(fused(*part)), strict=True):
             assert torch.equal(a[7:9], b)
+
+
+def test_a_wrong_label_raises_when_values_are_looked_at(device) -> None:
+    x, wrong = torch.randn(2, 5, device=device), torch.tensor([1, 5], device=device)
+    calls = (fr.ops.cross_entropy, fr.ops.loss_head)
+    fr.check(True)
+    try:
+        for call in calls:
+            with pytest.raises(OptionError, match="a label is not a class"):
+                call(x, wrong)
+    finally:
+        fr.check(False)
+    assert calls[0](x, wrong).isnan()
 
 
 @pytest.mark.parametrize("columns", [33, 50257])

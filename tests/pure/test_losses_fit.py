@@ -88,7 +88,10 @@ def with_gradients(fn: Callable[..., Any], args: tuple[torch.Tensor, ...]) -> li
     results = chains.flat(fn(*given))
     smooth = [r for r in results if r.requires_grad]
     wanted = [a for a in given if a.requires_grad]
-    return [*results, *torch.autograd.grad(sum(r.sin().sum() for r in smooth), wanted, allow_unused=True)]
+    return [
+        *results,
+        *torch.autograd.grad(sum(r.sin().sum() for r in smooth), wanted, allow_unused=True),
+    ]
 
 
 def scalar(fn: Callable[..., Any]) -> Callable[..., torch.Tensor]:
@@ -166,3 +169,15 @@ def test_labels_are_looked_at_only_where_there_are_values() -> None:
     assert slope.isnan().all(-1).tolist() == [False, True]
     with torch._subclasses.FakeTensorMode() as mode:
         assert each(mode.from_tensor(x), mode.from_tensor(wrong)).shape == (2,)
+
+
+def test_check_asks_nothing_of_tensors_without_values() -> None:
+    x, wrong = torch.randn(2, 5), torch.tensor([1, 5])
+    fr.check(True)
+    try:
+        assert each(x.to("meta"), wrong.to("meta")).shape == (2,)
+        assert compiled(each)(x, wrong).isnan().tolist() == [False, True]
+        with pytest.raises(OptionError, match="came +5"):
+            each(x, wrong)
+    finally:
+        fr.check(False)
