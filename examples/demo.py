@@ -3,7 +3,7 @@
 Statistics of the real pixels, and the softmax entropy of the scores of a linear model fitted to
 them: each in one pass, each held against the plain two-pass formula in float64. Then the printed
 kernel runs, on the GPU if there is one, else once in Triton's interpreter. Last, a small network
-is trained on the digits with a fused layer norm and the fused loss head, beside the same network in
+is trained on the digits with fr.nn.LayerNorm and the fused loss head, beside the same network in
 plain PyTorch. Writes build/demo.png.
 """
 
@@ -176,16 +176,6 @@ def report(found, expected):
 STEPS, BATCH, HIDDEN = 300, 128, 64
 
 
-@fr.fuse
-def fused_norm(x, weight, bias, eps):
-    r = fr.reduce(Moments, x, keepdim=True)
-    return (x - r["mean"]) * torch.rsqrt(r["var"] + eps) * weight + bias
-
-
-def plain_norm(x, weight, bias, eps):
-    return torch.nn.functional.layer_norm(x, x.shape[-1:], weight, bias, eps)
-
-
 def fused_head(scores, target):
     found = fr.ops.loss_head(scores, target, ("loss", "accuracy"))
     return found["loss"], found["accuracy"]
@@ -199,17 +189,14 @@ def plain_head(scores, target):
 def train(norm, head, images, labels):
     """64 pixels -> HIDDEN, normalised, rectified -> 10 scores; loss and accuracy of every step."""
     torch.manual_seed(0)
-    first, last = torch.nn.Linear(64, HIDDEN).double(), torch.nn.Linear(HIDDEN, 10).double()
-    weight, bias = (
-        torch.nn.Parameter(f(HIDDEN, dtype=torch.float64)) for f in (torch.ones, torch.zeros)
-    )
-    parameters = [*first.parameters(), weight, bias, *last.parameters()]
-    optimizer = torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+    network = torch.nn.Sequential(
+        torch.nn.Linear(64, HIDDEN), norm(HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, 10)
+    ).double()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.05, momentum=0.9)
     told = []
     for _ in range(STEPS):
         rows = torch.randint(len(images), (BATCH,))
-        hidden = norm(first(images[rows]), weight, bias, 1e-5)
-        loss, accuracy = head(last(torch.relu(hidden)), labels[rows])
+        loss, accuracy = head(network(images[rows]), labels[rows])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -223,8 +210,8 @@ def train_both(pixels, labels):
     curves = {
         name: train(norm, head, images, labels)
         for name, norm, head in (
-            ("plain PyTorch", plain_norm, plain_head),
-            ("fused", fused_norm, fused_head),
+            ("plain PyTorch", torch.nn.LayerNorm, plain_head),
+            ("fused", fr.nn.LayerNorm, fused_head),
         )
     }
     for name, told in curves.items():

@@ -177,7 +177,7 @@ def test_check_asks_nothing_of_tensors_without_values() -> None:
     try:
         assert each(x.to("meta"), wrong.to("meta")).shape == (2,)
         assert compiled(each)(x, wrong).isnan().tolist() == [False, True]
-        with pytest.raises(OptionError, match="came +5"):
+        with pytest.raises(OptionError, match=r"came +5"):
             each(x, wrong)
     finally:
         fr.check(False)
