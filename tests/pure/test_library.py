@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -97,3 +99,11 @@ def test_the_page_of_reductions_is_current() -> None:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     assert module.main(check=True) == 0, "run: python docs/make_reductions.py"
+
+
+@pytest.mark.slow
+def test_the_page_of_digits_is_current() -> None:
+    """Measured again: the accuracy rule holds, and the figures are those of the page."""
+    command = [sys.executable, "docs/make_numerics.py", "--check"]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
