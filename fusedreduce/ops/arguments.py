@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,11 +30,19 @@ def require_tensor(op: str, name: str, value: Any, floating: bool = True) -> Non
         )
 
 
-def require_shape(op: str, name: str, value: Any, shape: Sequence[int], why: str) -> None:
-    """`value` is None, or a floating-point tensor of this shape."""
+def require_tensors(op: str, **values: Any) -> None:
+    """Each is a tensor of floating numbers."""
+    for name, value in values.items():
+        require_tensor(op, name, value)
+
+
+def require_shape(
+    op: str, name: str, value: Any, shape: Sequence[int], why: str, floating: bool = True
+) -> None:
+    """`value` is None, or a tensor of this shape, by default one of floating numbers."""
     if value is None:
         return
-    require_tensor(op, name, value)
+    require_tensor(op, name, value, floating)
     if tuple(value.shape) != tuple(shape):
         raise ShapeError(
             message(
@@ -42,6 +51,22 @@ def require_shape(op: str, name: str, value: Any, shape: Sequence[int], why: str
                 came=f"{tuple(value.shape)}",
             )
         )
+
+
+def broadcast_shape(op: str, **tensors: Any) -> torch.Size:
+    """The shape that all of these broadcast to."""
+    shapes = {name: tuple(t.shape) for name, t in tensors.items()}
+    try:
+        found: torch.Size = torch.broadcast_shapes(*shapes.values())
+    except RuntimeError:
+        raise ShapeError(
+            message(
+                f"{op}: {' and '.join(f'`{n}`' for n in shapes)} do not broadcast",
+                expected="sizes that are equal, or 1, counted from the last dimension",
+                came=", ".join(f"{name} {shape}" for name, shape in shapes.items()),
+            )
+        ) from None
+    return found
 
 
 def require_dim(op: str, dim: Any, rank: int) -> int:
@@ -101,13 +126,15 @@ def wide(x: Any) -> Any:
     return x.float() if x.dtype.itemsize == 2 else x
 
 
-def result_dtype(x: Any) -> torch.dtype:
-    """The dtype of x, or float32 where CUDA's autocast widens the operation's 16-bit inputs.
+def result_dtype(*tensors: Any, autocast: Sequence[str] = ("cuda",)) -> torch.dtype:
+    """What the inputs promote to, or float32 where autocast widens the operation's 16-bit inputs.
 
-    The operations that do so are on autocast's float32 list for CUDA; the list for CPUs holds none
-    of them. The input itself is read in its own dtype.
+    autocast   the devices on whose float32 list the operation is: CUDA's has all of those that use
+               this, the CPU's the losses alone
+
+    The inputs themselves are read in their own dtypes.
     """
-    dtype: torch.dtype = x.dtype
-    if dtype.itemsize == 2 and torch.is_autocast_enabled("cuda") and x.device.type == "cuda":
-        return torch.float32
-    return dtype
+    dtype = functools.reduce(torch.promote_types, (t.dtype for t in tensors))
+    device = tensors[0].device.type
+    widened = device in autocast and torch.is_autocast_enabled(device)
+    return torch.float32 if widened and dtype.itemsize == 2 else dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce.ops import losses
+from fusedreduce.ops.arguments import require_shape, require_tensor
 
 REDUCTIONS = ("none", "mean", "batchmean", "sum")
 
@@ -25,25 +27,29 @@ def row_sums(terms, counted, dtype):
 
 
 def compared(
+    op: str,
     fused: Any,
-    a: Tensor,
-    b: Tensor,
+    operands: Mapping[str, Tensor],
     *more: float,
     labels: Tensor | None,
     ignore_index: int,
     reduction: str,
     impl: str | None,
 ) -> Tensor:
-    """fused(a, b, counted, dtype, ...) reduced: by the rows that count, at least one."""
-    reduction = losses.chosen_reduction(reduction, None, None, REDUCTIONS)
-    losses.require_floating(input=a, target=b)
-    classes = losses.classes_of(a, -1)
-    losses.require_shape("target", b, a.shape, "the input")
+    """fused(a, b, counted, dtype, ...) reduced: by the rows that count, at least one.
+
+    operands   a and b, by the names that the caller knows them by
+    """
+    (first, a), (second, b) = operands.items()
+    reduction = losses.chosen_reduction(op, reduction, choices=REDUCTIONS)
+    require_tensor(op, first, a)
+    classes = losses.classes_of(op, a, -1)
+    require_shape(op, second, b, a.shape, f"that of `{first}`")
     counted = None
     if labels is not None:
-        losses.require_shape("labels", labels, a.shape[:-1], "the input's rows")
+        require_shape(op, "labels", labels, a.shape[:-1], "a label a row", floating=False)
         counted = labels != ignore_index
-    dtype = losses.result_dtype(a, b)
+    dtype = losses.loss_dtype(a, b)
     kept = dtype if reduction == "none" else None
     rows: Tensor = fused(a, b, counted, kept, *more, impl=impl)
     divisor = max(1, prod(a.shape[:-1])) if counted is None else counted.sum().clamp(min=1)

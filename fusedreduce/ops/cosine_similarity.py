@@ -9,8 +9,13 @@ from torch import Tensor
 
 from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
-from fusedreduce.errors import ShapeError, message
-from fusedreduce.ops.arguments import require_dim, require_tensor, result_dtype, wide
+from fusedreduce.ops.arguments import (
+    broadcast_shape,
+    require_dim,
+    require_tensors,
+    result_dtype,
+    wide,
+)
 from fusedreduce.reductions import CosineSimilarity
 
 
@@ -48,24 +53,10 @@ def cosine_similarity(
     >>> fr.ops.cosine_similarity(torch.tensor([3e30, 4e30]), torch.tensor([0.0, 1e-3]), dim=0)
     tensor(0.8000)
     """
-    require_tensor("cosine_similarity", "x1", x1)
-    require_tensor("cosine_similarity", "x2", x2)
+    require_tensors("cosine_similarity", x1=x1, x2=x2)
     if x1.shape != x2.shape:
-        x1, x2 = broadcast(x1, x2)
-    dtype = torch.promote_types(result_dtype(x1), result_dtype(x2))
+        shape = broadcast_shape("cosine_similarity", x1=x1, x2=x2)
+        x1, x2 = x1.expand(shape), x2.expand(shape)
+    dtype = result_dtype(x1, x2)
     dim = require_dim("cosine_similarity", dim, x1.dim())
     return fused_cosine_similarity(x1, x2, dim, float(eps), dtype, impl=impl)
-
-
-def broadcast(x1: Tensor, x2: Tensor) -> list[Tensor]:
-    """Views of one shape."""
-    try:
-        shape = torch.broadcast_shapes(x1.shape, x2.shape)
-    except RuntimeError:
-        raise ShapeError(
-            message(
-                "cosine_similarity: the inputs do not broadcast",
-                came=f"x1 {tuple(x1.shape)}, x2 {tuple(x2.shape)}",
-            )
-        ) from None
-    return [t.expand(shape) for t in (x1, x2)]

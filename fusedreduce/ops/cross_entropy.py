@@ -7,10 +7,11 @@ from torch import Tensor
 
 from fusedreduce.errors import OptionError, message
 from fusedreduce.ops import losses
+from fusedreduce.ops.arguments import require_shape, require_tensor
 from fusedreduce.ops.cross_entropy_rows import label_rows, probability_rows
 from fusedreduce.ops.labels import number, require_softcap
 
-INF = float("inf")
+OP, INF = "cross_entropy", float("inf")
 
 
 def cross_entropy(
@@ -50,9 +51,9 @@ def cross_entropy(
     >>> fr.ops.cross_entropy(x, torch.tensor([1, 0]), reduction="none")
     tensor([0.6931, 0.0000])
     """
-    reduction = losses.chosen_reduction(reduction, size_average, reduce)
+    reduction = losses.chosen_reduction(OP, reduction, size_average, reduce)
     soft = _checked(input, target, weight, ignore_index, label_smoothing, softcap)
-    dtype = losses.result_dtype(input, target) if soft else losses.result_dtype(input)
+    dtype = losses.loss_dtype(input, target) if soft else losses.loss_dtype(input)
     alone = input.dim() == 1
     x, t = (input[None], target[None]) if alone else (input, target)
     smoothing, z_factor = number(label_smoothing, 0.0), number(z_loss, 0.0)
@@ -90,23 +91,33 @@ def _checked(
     softcap: Tensor | float | None,
 ) -> bool:
     """Does the target hold probabilities? What does not fit is an error."""
-    losses.require_floating(input=input, weight=weight)
+    require_tensor(OP, "input", input)
     shape, at = tuple(input.shape), min(input.dim() - 1, 1)
-    classes = losses.classes_of(input, at)
-    if weight is not None:
-        losses.require_shape("weight", weight, (classes,), "the input's classes")
+    classes = losses.classes_of(OP, input, at)
+    require_shape(OP, "weight", weight, (classes,), "one number a class")
     if not 0.0 <= label_smoothing <= 1.0:
         raise OptionError(
-            message("label_smoothing is no share", expected="0 to 1", came=repr(label_smoothing))
+            message(
+                f"{OP}: `label_smoothing` is no share",
+                expected="a number from 0 to 1",
+                came=repr(label_smoothing),
+            )
         )
-    require_softcap(softcap)
+    require_softcap(OP, softcap)
     if target.shape == input.shape:
-        losses.require_floating(target=target)
+        require_tensor(OP, "target", target)
         if ignore_index >= 0:
             raise OptionError(
-                message("ignore_index beside class probabilities", came=repr(ignore_index))
+                message(
+                    f"{OP}: `ignore_index` beside class probabilities",
+                    expected="a negative number",
+                    came=repr(ignore_index),
+                    do="give rows that do not count probabilities 0",
+                )
             )
         return True
-    losses.require_shape("target", target, shape[:at] + shape[at + 1 :], f"an input {shape}")
-    losses.require_labels(target, classes, ignore_index)
+    require_shape(
+        OP, "target", target, shape[:at] + shape[at + 1 :], "a class a row", floating=False
+    )
+    losses.require_labels(OP, target, classes, ignore_index)
     return False

@@ -67,12 +67,15 @@ def js_div(
     tensor(0.2158)
     """
     if not 0.0 <= beta <= 1.0:
-        raise OptionError(message("beta is no share", expected="0 to 1", came=repr(beta)))
+        raise OptionError(
+            message("js_div: `beta` is no share", expected="a number from 0 to 1", came=repr(beta))
+        )
     options: dict[str, Any] = dict(
         labels=labels, ignore_index=ignore_index, reduction=reduction, impl=impl
     )
     if beta in (0.0, 1.0):
-        a, b = (target, input) if beta == 0.0 else (input, target)
-        return compared(one_sided, a, b, **options)
+        pair = {"target": target, "input": input}
+        pair = pair if beta == 0.0 else dict(reversed(pair.items()))
+        return compared("js_div", one_sided, pair, **options)
     numbers = float(beta), math.log(beta), math.log1p(-beta)
-    return compared(mixed, input, target, *numbers, **options)
+    return compared("js_div", mixed, {"input": input, "target": target}, *numbers, **options)

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 from fusedreduce.api.fuse import fuse
-from fusedreduce.errors import ShapeError, message
 from fusedreduce.ops import losses
-from fusedreduce.ops.arguments import wide
+from fusedreduce.ops.arguments import broadcast_shape, require_tensors, wide
 
 
 @fuse
@@ -33,16 +32,6 @@ def elements(input, target, log_target, dtype):
 def rows(input, target, log_target):
     """The terms' sums along the last dimension."""
     return torch.sum(relative(input, target, log_target), -1)
-
-
-def broadcast(input: Tensor, target: Tensor) -> torch.Size:
-    """The shape of the terms; `ShapeError` when there is none."""
-    try:
-        shape: torch.Size = torch.broadcast_shapes(input.shape, target.shape)
-    except RuntimeError:
-        came = f"input {tuple(input.shape)}, target {tuple(target.shape)}"
-        raise ShapeError(message("input and target do not broadcast", came=came)) from None
-    return shape
 
 
 def kl_div(
@@ -72,10 +61,10 @@ def kl_div(
     tensor(0.6931)
     """
     choices = ("none", "mean", "batchmean", "sum")
-    reduction = losses.chosen_reduction(reduction, size_average, reduce, choices)
-    losses.require_floating(input=input, target=target)
-    terms = prod(broadcast(input, target))
-    dtype = losses.result_dtype(input, target)
+    reduction = losses.chosen_reduction("kl_div", reduction, size_average, reduce, choices)
+    require_tensors("kl_div", input=input, target=target)
+    terms = prod(broadcast_shape("kl_div", input=input, target=target))
+    dtype = losses.loss_dtype(input, target)
     if reduction == "none":
         found: Tensor = elements(input, target, log_target, dtype, impl=impl)
         return found

@@ -56,7 +56,10 @@ def number(value: Tensor | float | None, off: float) -> Tensor | float | None:
     return None if value == off else float(value)
 
 
-def require_softcap(softcap: Tensor | float | None) -> None:
+def require_softcap(op: str, softcap: Tensor | float | None) -> None:
     """A number must be positive; the value of a tensor is not looked at."""
     if softcap is not None and not isinstance(softcap, torch.Tensor) and not softcap > 0:
-        raise OptionError(message("softcap is not positive", came=repr(softcap)))
+        raise OptionError(
+            message(f"{op}: `softcap` is not positive", expected="a number above 0, or None",
+                    came=repr(softcap))
+        )  # fmt: skip

@@ -10,6 +10,7 @@ from fusedreduce.api.reduce import reduce
 from fusedreduce.declare import join
 from fusedreduce.errors import OptionError, message
 from fusedreduce.ops import losses
+from fusedreduce.ops.arguments import require_shape, require_tensor
 from fusedreduce.ops.labels import Label, number, require_softcap, scores, wrong_is_nan
 from fusedreduce.reductions import Largest, SoftmaxEntropy
 
@@ -81,20 +82,24 @@ def loss_head(
     >>> found["entropy"]
     tensor([0.6931, 0.0000, 0.0000])
     """
-    reduction = losses.chosen_reduction(reduction, None, None)
+    reduction = losses.chosen_reduction("loss_head", reduction)
     wanted = (outputs,) if isinstance(outputs, str) else tuple(outputs)
     if not wanted or not set(wanted) <= set(OUTPUTS):
         raise OptionError(
-            message("outputs of loss_head", expected=", ".join(OUTPUTS), came=repr(outputs))
+            message(
+                "loss_head: `outputs` are not some of its own",
+                expected=", ".join(OUTPUTS),
+                came=repr(outputs),
+            )
         )
-    losses.require_floating(logits=logits)
-    require_softcap(softcap)
-    classes = losses.classes_of(logits, -1)
-    losses.require_shape("target", target, logits.shape[:-1], f"logits {tuple(logits.shape)}")
-    losses.require_labels(target, classes, ignore_index)
+    require_tensor("loss_head", "logits", logits)
+    require_softcap("loss_head", softcap)
+    classes = losses.classes_of("loss_head", logits, -1)
+    require_shape("loss_head", "target", target, logits.shape[:-1], "a class a row", floating=False)
+    losses.require_labels("loss_head", target, classes, ignore_index)
     options = number(z_loss, 0.0), number(softcap, float("inf")), number(logit_scale, 1.0)
     rows = head_rows(logits, target, wanted, *options, ignore_index, impl=impl)
-    dtype = losses.result_dtype(logits)
+    dtype = losses.loss_dtype(logits)
     count = (target != ignore_index).sum() if reduction == "mean" else 1
     accuracy = rows.pop("accuracy", None)
     if "loss" in rows:

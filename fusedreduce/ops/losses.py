@@ -8,76 +8,40 @@ from torch.nn import _reduction
 
 from fusedreduce.api.check import may_look_at
 from fusedreduce.errors import DtypeError, OptionError, ShapeError, message
+from fusedreduce.ops.arguments import require_choice, require_tensor, result_dtype
 
-NARROW = (torch.float16, torch.bfloat16)
 SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 
 
 def chosen_reduction(
+    op: str,
     name: str,
-    size_average: bool | None,
-    reduce: bool | None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     choices: tuple[str, ...] = ("none", "mean", "sum"),
 ) -> str:
     """The reduction's name; torch's own older spelling by two booleans is understood."""
     if size_average is not None or reduce is not None:
         name = _reduction.legacy_get_string(size_average, reduce)
-    if name not in choices:
-        raise OptionError(
-            message(
-                "reduction is not one of its choices",
-                expected=", ".join(map(repr, choices)),
-                came=repr(name),
-            )
-        )
+    require_choice(op, "reduction", name, choices)
     return name
 
 
-def result_dtype(*tensors: Tensor) -> torch.dtype:
-    """torch's for a loss: that of the inputs, float32 where autocast would have cast them."""
-    found = tensors[0].dtype
-    for t in tensors[1:]:
-        found = torch.promote_types(found, t.dtype)
-    narrow = found in NARROW and torch.is_autocast_enabled(tensors[0].device.type)
-    return torch.float32 if narrow else found
+def loss_dtype(*tensors: Tensor) -> torch.dtype:
+    """torch's for a loss, which autocast widens on every device."""
+    return result_dtype(*tensors, autocast=("cpu", "cuda"))
 
 
-def require_floating(**tensors: Tensor | None) -> None:
-    """Each is a tensor of floating numbers, or None."""
-    for name, t in tensors.items():
-        if t is None:
-            continue
-        if not isinstance(t, torch.Tensor) or not t.is_floating_point():
-            raise DtypeError(
-                message(
-                    f"`{name}` does not hold floating numbers",
-                    came=str(t.dtype) if isinstance(t, torch.Tensor) else type(t).__name__,
-                    expected="float16, bfloat16, float32 or float64",
-                    do=f"convert it: {name}.float()",
-                )
-            )
-
-
-def require_shape(name: str, t: Tensor, shape: tuple[int, ...], beside: str) -> None:
-    if t.shape != torch.Size(shape):
-        raise ShapeError(
-            message(
-                f"`{name}` does not fit {beside}",
-                expected=f"shape {tuple(shape)}",
-                came=f"shape {tuple(t.shape)}",
-            )
-        )
-
-
-def require_labels(target: Tensor, classes: int, ignore_index: int) -> None:
+def require_labels(op: str, target: Tensor, classes: int, ignore_index: int) -> None:
     """Integers; where values are looked at, each is a class or ignore_index. Else it makes NaN.
 
     NOTE torch compares unsigned integers with -100 modulo 256: a class would be ignored.
     """
+    require_tensor(op, "target", target, floating=False)
     if target.dtype not in SIGNED:
         raise DtypeError(
             message(
-                "the labels are not signed integers",
+                f"{op}: the labels are not signed integers",
                 expected="target of int64, or probabilities in the shape of the input",
                 came=f"{str(target.dtype).removeprefix('torch.')} of shape {tuple(target.shape)}",
             )
@@ -88,7 +52,7 @@ def require_labels(target: Tensor, classes: int, ignore_index: int) -> None:
     if wrong.any():
         raise OptionError(
             message(
-                "a label is not a class",
+                f"{op}: a label is not a class",
                 expected=f"0 to {classes - 1}, or ignore_index={ignore_index}",
                 came=", ".join(map(str, target[wrong].unique()[:5].tolist())),
                 do="mark rows without a label by ignore_index",
@@ -96,11 +60,14 @@ def require_labels(target: Tensor, classes: int, ignore_index: int) -> None:
         )
 
 
-def classes_of(t: Tensor, dim: int) -> int:
+def classes_of(op: str, t: Tensor, dim: int) -> int:
     """How many classes a row has; `ShapeError` for a tensor without dimensions."""
     if t.dim():
         return t.shape[dim]
-    raise ShapeError(message("the input has no dimension of classes", came="shape ()"))
+    raise ShapeError(
+        message(f"{op}: the input has no dimension of classes", expected="(C,) or more dimensions",
+                came="shape ()")
+    )  # fmt: skip
 
 
 def total(rows: Tensor, divisor: Tensor | float, reduction: str) -> Tensor:

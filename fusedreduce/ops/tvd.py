@@ -37,4 +37,4 @@ def tvd(
     options: dict[str, Any] = dict(
         labels=labels, ignore_index=ignore_index, reduction=reduction, impl=impl
     )
-    return compared(distance, p, q, **options)
+    return compared("tvd", distance, {"p": p, "q": q}, **options)

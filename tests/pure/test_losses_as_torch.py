@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import fusedreduce as fr
-from fusedreduce.errors import DtypeError, OptionError, ShapeError
+from fusedreduce.errors import DtypeError, OperandError, OptionError, ShapeError
 
 each = pytest.mark.parametrize("impl", ["tiles", "eager"])
 DTYPES = pytest.mark.parametrize(
@@ -240,7 +241,7 @@ ERRORS = [
     (lambda: fr.ops.cross_entropy(X[0, 0], Y[0]), ShapeError, "no dimension of classes"),
     (lambda: fr.ops.cross_entropy(X, Y, label_smoothing=1.5), OptionError, "label_smoothing"),
     (lambda: fr.ops.cross_entropy(X, Y, softcap=0.0), OptionError, "softcap"),
-    (lambda: fr.ops.cross_entropy(X, X, ignore_index=0), OptionError, "ignore_index beside"),
+    (lambda: fr.ops.cross_entropy(X, X, ignore_index=0), OptionError, "`ignore_index` beside"),
     (lambda: fr.ops.cross_entropy(X, X.long()), DtypeError, "`target` does not hold"),
     (lambda: fr.ops.loss_head(X, Y, "perplexity"), OptionError, "loss, log_prob, entropy"),
     (lambda: fr.ops.loss_head(X, Y - 1), OptionError, "a label is not a class"),
@@ -250,10 +251,13 @@ ERRORS = [
     (lambda: fr.ops.js_div(X, X[:, :5]), ShapeError, "`target`"),
     (lambda: fr.ops.js_div(X, X, labels=Y[:3]), ShapeError, "`labels`"),
     (lambda: fr.ops.tvd(X, X, reduction="all"), OptionError, "'batchmean'"),
+    (lambda: fr.ops.tvd(X, X[:, :5]), ShapeError, r"tvd: `q` .*\n.*that of `p`"),
+    (lambda: fr.ops.kl_div(None, X), OperandError, "kl_div: `input` is not a tensor"),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("call", "kind", "text"), ERRORS, ids=[t for *_, t in ERRORS])
 def test_errors(call: Any, kind: type, text: str) -> None:
-    with pytest.raises(kind, match=text):
+    with pytest.raises(kind, match=text) as raised:
         call()
+    assert re.match(r"\w+: ", str(raised.value)), "it says which operation"
