@@ -81,6 +81,12 @@ def certified(record: Record, trust: bool = False) -> tuple[Record, str]:
             f"{record.name}: a term or correction grows without bound as its reference moves; it "
             "may overflow where the result would not",
         )
+    if certificate.facts.underflows and not trust:
+        _warn_once(
+            f"underflows {certificate.hash}",
+            f"{record.name}: {', '.join(certificate.facts.underflows)} may underflow although an "
+            "element counts, and the result with it",
+        )
     flat = [o for o, how in certificate.facts.gauge if how in ("free", "first order")]
     gauge = record.outputs if record.jointly_gauge else tuple(flat)
     complete = replace(complete, gauge=gauge)

@@ -75,6 +75,8 @@ class Facts:
 
     commutative  merge(a, b) = merge(b, a)
     bounded      terms and corrections stay bounded while the references move as their merges do
+    underflows   sums that may underflow although an element counts: finish divides by them or takes
+                 their log, and the element that makes the reference may add 0 to them
     gauge        per output: "free" (does not depend on the reference), "first order" (its slope
                  along the reference is 0 at the reference's own value), "no", "unknown"
     gradient     "derived" (the backward is derived), "stated" (by `grad`), "run again" (torch
@@ -83,6 +85,7 @@ class Facts:
 
     commutative: bool | None = None
     bounded: bool | None = None
+    underflows: tuple[str, ...] = ()
     gauge: tuple[tuple[str, str], ...] = ()
     gradient: str = ""
 
@@ -96,6 +99,8 @@ class Facts:
         told = [yes_no[self.commutative].format("commutative")]
         if self.bounded is not None:
             told.append(yes_no[self.bounded].format("bounded"))
+        if self.underflows:
+            told.append(f"may underflow: {', '.join(self.underflows)}")
         for kind, words in (("free", "gauge-free"), ("first order", "gauge-free to first order")):
             outputs = [name or "the result" for name, how in self.gauge if how == kind]
             told += [f"{words}: {', '.join(outputs)}"] if outputs else []

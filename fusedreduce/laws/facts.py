@@ -2,7 +2,8 @@
 
 gauge     an output is gauge when it is the same at every reference the sums may be kept at; to
           first order when only its slope along a bound reference is 0 at the reference's own value
-bounded   terms and corrections stay bounded while a Max (Min) only grows (falls)
+bounded   terms and corrections stay bounded while a Max (Min) only grows (falls); from below they
+          are not: where the element that makes the reference may add 0, a sum may underflow
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import replace
 from fusedreduce.declare.record import Field, Record
 from fusedreduce.gradient.element import inlined
 from fusedreduce.ir.differentiate import derivative
-from fusedreduce.ir.expr import Expr, const, names, substitute, var
+from fusedreduce.ir.expr import Expr, const, names, substitute, var, walk
 from fusedreduce.laws import powers, states
 from fusedreduce.laws.absence import carrier, decays, grows, moved_away
 from fusedreduce.laws.cases import Case
@@ -23,7 +24,7 @@ from fusedreduce.laws.decide import equal
 from fusedreduce.laws.general import commutative
 from fusedreduce.laws.obligations import drawn, known_signs, reached, terms
 from fusedreduce.laws.powers import Expansion
-from fusedreduce.laws.refute import Trial, search
+from fusedreduce.laws.refute import Trial, number_at, search
 from fusedreduce.laws.separate import NotSeparable, in_tower, replaced
 from fusedreduce.laws.settle import Clock
 from fusedreduce.laws.slopes import gauge_of_merge
@@ -31,12 +32,12 @@ from fusedreduce.laws.slopes import gauge_of_merge
 
 def facts_of(record: Record, clock: Clock) -> Facts:
     """Every fact of a corrected form; None or "unknown" where nothing was found."""
-    return Facts(True, _bounded(record, clock), _gauge(record, clock))
+    return Facts(True, _bounded(record, clock), _underflows(record, clock), _gauge(record, clock))
 
 
 def facts_of_merge(record: Record, known: Known, clock: Clock) -> Facts:
     """Every fact of a general form, whose slopes are in the record."""
-    return Facts(commutative(known, clock), None, gauge_of_merge(record, known, clock))
+    return Facts(commutative(known, clock), gauge=gauge_of_merge(record, known, clock))
 
 
 # ---- gauge ---------------------------------------------------------------------------------------
@@ -140,6 +141,48 @@ def _term_bounded(record: Record, f: Field, r: Field, clock: Clock) -> bool | No
     ):
         return True
     return False if grows(term) or grows(correct) else None
+
+
+def _underflows(record: Record, clock: Clock) -> tuple[str, ...]:
+    """Sums that decay from a reference whose own element may add nothing to them.
+
+    A weightless element that is taken for the maximum leaves sum w exp(x - m) to the others, which
+    may all be far below it. Only sums that finish divides by, or takes the log of, are harmed.
+    """
+    return tuple(
+        f.name
+        for f in record.fields
+        if f.kind == "Sum" and any(_is_delicate(f.name, e) for _, e in record.finish)
+        if any(_may_be_left(record, f, record.by_name[n], clock) for n in f.reads)
+    )
+
+
+def _is_delicate(name: str, e: Expr) -> bool:
+    """Is `name` divided by, or inside a logarithm?"""
+    below = {"div": slice(1, 2), "reciprocal": slice(0, 1), "rsqrt": slice(0, 1)}
+    logs = dict.fromkeys(("log", "log2", "log10"), slice(0, 1))
+    inside = {**below, **logs}
+    return any(name in names(a) for n in walk(e) for a in n.args[inside.get(n.op, slice(0, 0))])
+
+
+def _may_be_left(record: Record, f: Field, r: Field, clock: Clock) -> bool:
+    """Is there an element that makes the reference and adds 0, while others decay from it?"""
+    if r.kind not in ("Max", "Min") or f.term is None or r.term is None:
+        return False
+    direction = -1.0 if r.kind == "Max" else 1.0
+    operand = carrier(record, r, direction)
+    if operand is None:
+        return False
+    moved = moved_away(f.term, r, operand, direction)
+    own = substitute(moved, {"away": const(0.0)})
+    weights = [n for n in names(own) if n in (*record.operands, *record.payloads)]
+    kept = dict.fromkeys((*names(own), *names(r.term)), 0.5)
+    return decays(record, moved, clock) and any(
+        number_at(own, {**kept, w: 0.0}) == 0
+        and abs(number_at(r.term, {**kept, w: 0.0})) < float("inf")
+        for w in weights
+        if dict(record.domain).get(w) != "positive"
+    )
 
 
 def _is_ratio(record: Record, f: Field) -> bool:

@@ -18,6 +18,9 @@ from fusedreduce.ops.arguments import (
 )
 from fusedreduce.reductions import Mean
 
+# NOTE: CUDA's autocast widens torch's own from 2.13 on; 2.11 leaves it in 16 bits.
+AUTOCAST_WIDENS = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 13)
+
 
 @fuse
 def fused_rms_norm(x, residual, weight, dims, eps, offset, rounded, dtype):
@@ -66,7 +69,7 @@ def rms_norm(
     require_shape("rms_norm", "weight", weight, normalized_shape, "that of normalized_shape")
     require_shape("rms_norm", "residual", residual, input.shape, "that of the input")
     require_choice("rms_norm", "casting", casting, ("torch", "llama", "gemma"))
-    dtype, llama = result_dtype(input), casting == "llama"
+    dtype, llama = result_dtype(input) if AUTOCAST_WIDENS else input.dtype, casting == "llama"
     if llama:
         dtype = input.dtype if weight is None else torch.promote_types(input.dtype, weight.dtype)
     if eps is None:

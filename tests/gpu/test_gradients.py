@@ -6,11 +6,11 @@ import pytest
 import torch
 
 import fusedreduce as fr
-from tests import chains, gradients
+from tests import chains, gradients, references
 from tests.gpu.test_rows import moved
 
 
-@pytest.mark.parametrize("case", chains.CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*chains.CASES, *references.CASES], ids=lambda c: c.name)
 @pytest.mark.parametrize(
     ("rows", "columns", "dtype"),
     [
