@@ -17,7 +17,7 @@ from fusedreduce.plan.layout import layout
 from fusedreduce.program import Program
 from fusedreduce.reductions import Total
 from fusedreduce.run import launch, tiles
-from fusedreduce.run.autograd import Plan
+from fusedreduce.run.calls import Plan
 from fusedreduce.run.launch import Pack
 
 PROGRAMS_IN_FLIGHT = 512  # that the sum over rows is cut for

@@ -6,7 +6,6 @@ import ast
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
 from typing import Any, Protocol
 
 import torch
@@ -14,12 +13,10 @@ from torch import Tensor
 
 from fusedreduce.derivative import derived
 from fusedreduce.errors import OptionError, message
-from fusedreduce.program import Dims, Program
+from fusedreduce.program import Program
 from fusedreduce.request import fixed, require_served
 from fusedreduce.run import library
-from fusedreduce.run.autograd import Plan
-
-UNKNOWN_SIZE = 4096  # stands for a size that torch itself does not know while it compiles
+from fusedreduce.sizes import Sizes, hint
 
 
 class Runner(Protocol):
@@ -98,7 +95,9 @@ class Entry:
         runner = self.runner.at(self.depth)
         ready = runner.find(values, self.impl, self.trust)
         plan = ready.plan(values, self.wanted, packed=False) if self.wanted else None
-        self.found = seen(ready.structure, ready.program, plan, self.wanted)
+        wanted = self.wanted if plan is None else plan.wanted
+        derived = plan is not None and plan.backward is not None
+        self.found = found_in(ready.structure, ready.program, wanted, derived)
         made = ready.run(values) if plan is None else plan.forward(values)
         return [_own(t, tensors) for t in made]
 
@@ -146,18 +145,10 @@ class Entry:
         program: Program = traced.program
         empty = any(a.size == 0 for a in program.axes)
         made = derived(program, self.wanted) if self.wanted and not empty else "not asked for"
-        outputs = program.outputs
-        found = Found(
-            traced.structure,
-            len(outputs),
-            sum("float" in o.dtype for o in outputs),
-            self.wanted,
-            not isinstance(made, str),
-        )
         if isinstance(made, str):
-            return program, found
-        found = replace(found, wanted=tuple(n for n in self.wanted if n in program.by_name))
-        return made.forward, found
+            return program, found_in(traced.structure, program, self.wanted, derived=False)
+        read = tuple(n for n in self.wanted if n in program.by_name)
+        return made.forward, found_in(traced.structure, program, read, derived=True)
 
     def fake_backward(self, tensors: list[Tensor], numbers: Sequence[float]) -> list[Tensor]:
         if self.found is None:
@@ -168,11 +159,9 @@ class Entry:
                 for t in (inputs[w] for w in self.found.wanted)]  # fmt: skip
 
 
-def seen(structure: Any, program: Program, plan: Plan | None, wanted: tuple[str, ...]) -> Found:
+def found_in(structure: Any, program: Program, wanted: tuple[str, ...], derived: bool) -> Found:
     floating = sum("float" in o.dtype for o in program.outputs)
-    if plan is None:
-        return Found(structure, len(program.outputs), floating, wanted, False)
-    return Found(structure, len(plan.outputs), floating, plan.wanted, plan.backward is not None)
+    return Found(structure, len(program.outputs), floating, wanted, derived)
 
 
 def _own(made: Tensor, inputs: Sequence[Tensor]) -> Tensor:
@@ -186,47 +175,6 @@ def _alone(gradient: Tensor) -> Tensor:
     made = gradient.contiguous()
     size = made.numel() * made.element_size()
     return made if made.untyped_storage().nbytes() == size else made.clone()
-
-
-def hint(size: int | torch.SymInt) -> int:
-    """A size that torch has at hand for a symbolic one; nothing is decided about it."""
-    if isinstance(size, int):
-        return size
-    found = size.node.hint
-    return UNKNOWN_SIZE if found is None else int(found)
-
-
-@dataclass
-class Sizes:
-    """Sizes of axes as torch's own, symbolic where those of the inputs are."""
-
-    program: Program
-    tensors: Mapping[str, Tensor]
-    known: dict[tuple[str, ...], Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for i in (i for i in self.program.inputs if not i.number):
-            for axes, size in zip(i.dims, self.tensors[i.name].shape, strict=True):
-                self.meet(axes, size)
-
-    def meet(self, axes: tuple[str, ...], size: Any) -> None:
-        """Two dimensions that run over one axis have one size, from now on for sure."""
-        if axes in self.known:
-            torch._check(self.known[axes] == size)  # type: ignore[no-untyped-call]
-        else:
-            self.known[axes] = size
-
-    def of(self, dims: Dims) -> list[Any]:
-        return [self.known[d] if d in self.known else prod(map(self.axis, d)) for d in dims]
-
-    def axis(self, name: str) -> Any:
-        """NOTE: an axis that was split from a dimension fixes the size of that dimension."""
-        if (name,) in self.known:
-            return self.known[(name,)]
-        for axes, size in self.known.items():
-            if name in axes:
-                int(size)
-        return self.program.size[name]
 
 
 # ---- keys --------------------------------------------------------------------------------------
@@ -298,62 +246,6 @@ def _lost(key: str, why: str) -> OptionError:
             do="import the module that declares it before loading the program",
         )
     )
-
-
-@dataclass(frozen=True)
-class Keyed:
-    """A call by key, as autograd sees it; its numbers are given apart."""
-
-    entry: Entry
-    numbers: tuple[float, ...]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.entry.names
-
-    @property
-    def found(self) -> Found:
-        assert self.entry.found is not None
-        return self.entry.found
-
-    @property
-    def wanted(self) -> tuple[str, ...]:
-        return self.found.wanted
-
-    @property
-    def outputs(self) -> int:
-        return self.found.outputs
-
-    @property
-    def floating(self) -> int:
-        return self.found.floating
-
-    @property
-    def derived(self) -> bool:
-        return self.found.derived
-
-    @property
-    def order(self) -> tuple[int | None, ...]:
-        return tuple(self.wanted.index(n) if n in self.wanted else None for n in self.names)
-
-    def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        return library.rows(self.entry.key, tensors, self.numbers)
-
-    def backward(
-        self, tensors: Sequence[Tensor], ups: Sequence[Tensor], saved: Sequence[Tensor]
-    ) -> list[Tensor | None]:
-        given = (*tensors, *ups, *saved)
-        return [*library.rows_backward(self.entry.key, given, self.numbers)]
-
-    def meaning(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        values = self.entry.values(tensors, self.numbers)
-        return self.entry.runner.at(self.entry.depth).eager(values)
-
-    def batched(self) -> Keyed:
-        return replace(self, entry=self.entry.batched())
-
-    def learn(self, inside: Keyed) -> None:
-        self.entry.learn(inside.entry)
 
 
 library.define(find)

@@ -87,9 +87,8 @@ def certified(record: Record, trust: bool = False) -> tuple[Record, str]:
             f"{record.name}: {', '.join(certificate.facts.underflows)} may underflow although an "
             "element counts, and the result with it",
         )
-    flat = [o for o, how in certificate.facts.gauge if how in ("free", "first order")]
-    gauge = record.outputs if record.jointly_gauge else tuple(flat)
-    complete = replace(complete, gauge=gauge)
+    if record.jointly_gauge:
+        complete = replace(complete, gauge=record.outputs)
     words = "proved over the reals" if certificate.proved else "not proved"
     return complete, f"{words}{', trusted' * trust} (certificate {certificate.hash})"
 

@@ -11,11 +11,12 @@ import torch
 
 from fusedreduce import operators, pipeline
 from fusedreduce.derivative import Backend, differentiable
+from fusedreduce.keyed import Keyed
 from fusedreduce.pipeline import Printed, Task, Traced, print_traced, trace_task
 from fusedreduce.program import Program
 from fusedreduce.request import choose, grads_of, key_of, one_device, require_served, watched
-from fusedreduce.run import autograd, launch, library, tiles
-from fusedreduce.run.autograd import Plan
+from fusedreduce.run import autograd, launch, tiles
+from fusedreduce.run.calls import Direct, Plan
 from fusedreduce.structure import leaves, rebuild
 
 MOST_PREPARED = 512  # calls of different shapes remembered for one task
@@ -78,7 +79,7 @@ class Runner:
             return rebuild(ready.structure, ready.run(values))
         plan = ready.plan(values, wanted, packed=True)
         fixed = {n: v for n, v in values.items() if n not in plan.names}
-        made = autograd.run(autograd.Direct(plan, fixed), [values[n] for n in plan.names])
+        made = autograd.run(Direct(plan, fixed), [values[n] for n in plan.names])
         return rebuild(ready.structure, made)
 
     def in_operators(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Any:
@@ -87,12 +88,9 @@ class Runner:
         entry = operators.entry_of(self, values, impl, trust, grads_of(values))
         tensors = [v for v in values.values() if isinstance(v, torch.Tensor)]
         numbers = tuple(v for v in values.values() if isinstance(v, float))
-        if entry.wanted:
-            made = autograd.run(operators.Keyed(entry, numbers), tensors)
-        else:
-            made = library.rows(entry.key, tensors, numbers)
-        assert entry.found is not None
-        return rebuild(entry.found.structure, made)
+        call = Keyed(entry, numbers)
+        made = autograd.run(call, tensors) if entry.wanted else call.run(tensors)
+        return rebuild(call.seen.structure, made)
 
     def at(self, depth: int) -> Runner:
         """The runner of the same task with more axes in front."""

@@ -10,16 +10,17 @@ from typing import Any
 import torch
 
 from fusedreduce import trace
-from fusedreduce.chain.axes import Atom, Axes, Dim, Shape
+from fusedreduce.chain.axes import Atom, Axes, Shape
+from fusedreduce.chain.lining import line_up, named_axes
 from fusedreduce.chain.stage import TracedStage, result_dtypes
 from fusedreduce.chain.tensor import TracedTensor, normalized_dims
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
-from fusedreduce.errors import NotFusible, OperandError, ShapeError, message
+from fusedreduce.errors import OperandError, ShapeError, message
 from fusedreduce.ir import expr as ir
 from fusedreduce.ir.check import kind_of
 from fusedreduce.ir.expr import Expr
-from fusedreduce.program import Axis, Input, Output, Program, dtype_kind, stage_kinds
+from fusedreduce.program import Input, Output, Program, dtype_kind, stage_kinds
 from fusedreduce.trace import Names
 
 
@@ -33,11 +34,6 @@ def unrounded(output: Output, kinds: Mapping[str, str]) -> Output:
     if e.op == "cast" and e.value == output.dtype and kind_of(e.args[0], kinds) == "float":
         return replace(output, expr=e.args[0])
     return output
-
-
-def wide(dim: Dim) -> Dim:
-    """The axes that have more than one position."""
-    return tuple(a for a in dim if a.size != 1)
 
 
 def require_broadcast(values: Mapping[str, TracedTensor]) -> None:
@@ -212,8 +208,9 @@ class Chain:
             return ir.substitute(e, table)
 
         self.drop_unused(outputs)
-        self.line_up()
-        axis_names, axes = self.named_axes(outputs)
+        line_up(self.axes, self.stages)
+        shapes = [v.dims for v in (*outputs.values(), *(v for v, _ in self.inputs.values()))]
+        axis_names, axes = named_axes(self.axes, self.stages, self.hidden, shapes)
         inputs = tuple(
             Input(n, (), "float32", number)
             if number
@@ -260,76 +257,6 @@ class Chain:
             taken.add(title)
             answer[s.name] = title
         return answer
-
-    def line_up(self) -> None:
-        """Every stage runs over the same reduced axes, and over rows of one make.
-
-        Stages that never met in an operation are laid beside each other when their sizes agree.
-        """
-        if not self.stages:
-            return
-        lead = max(self.stages, key=lambda s: len(s.outer(self.axes)))
-        for s in self.stages:
-            mine, theirs = wide(s.reduced(self.axes)), wide(lead.reduced(self.axes))
-            if mine != theirs:  # in another order too: j counts along them
-                self.lay_beside("reduced", s, lead, mine, theirs)
-            if not set(s.outer(self.axes)) <= set(lead.outer(self.axes)):
-                self.lay_beside("outer", s, lead, s.outer(self.axes), lead.outer(self.axes))
-
-    def lay_beside(
-        self,
-        what: str,
-        s: TracedStage,
-        lead: TracedStage,
-        mine: tuple[Atom, ...],
-        theirs: tuple[Atom, ...],
-    ) -> None:
-        mine, theirs = wide(mine), wide(theirs)
-        if prod(a.size for a in mine) == prod(a.size for a in theirs):
-            self.axes.join(theirs, mine)
-        elif mine or what == "reduced":
-            raise NotFusible(
-                message(
-                    f"two reductions have different {what} axes",
-                    expected=f"sizes {tuple(a.size for a in theirs)}, as {lead.line}",
-                    came=f"sizes {tuple(a.size for a in mine)}",
-                    where=s.line,
-                    do="fuse them apart, or keep the dimension (keepdim=True)",
-                )
-            )
-
-    def named_axes(
-        self, outputs: Mapping[str, TracedTensor]
-    ) -> tuple[dict[Atom, str], tuple[Axis, ...]]:
-        """Axes and their names; without a reduction the first output's last axis is reduced."""
-        if self.stages:
-            lead = max(self.stages, key=lambda s: len(s.outer(self.axes)))
-            reduced, outer = lead.reduced(self.axes), lead.outer(self.axes)
-        else:
-            dims = next(iter(outputs.values())).dims
-            reduced, outer = self.axes.leaves(dims[-1]) if dims else (), ()
-        outer = (*(a for d in self.hidden for a in self.axes.leaves(d)), *outer)
-        every: dict[Atom, None] = dict.fromkeys(outer)
-        shapes = [v.dims for v in outputs.values()] + [v.dims for v, _ in self.inputs.values()]
-        for d in (d for dims in sorted(shapes, key=len, reverse=True) for d in dims):
-            every |= dict.fromkeys(self.axes.leaves(d))
-        foreign = [a for a in every if a not in (*outer, *reduced) and a.size != 1]
-        if foreign and self.stages:
-            raise NotFusible(
-                message(
-                    f"an axis of size {foreign[0].size} is not among those of the reduction",
-                    expected="inputs and outputs that broadcast against what is reduced",
-                    where=self.stages[0].line,
-                    do="fuse the reduction alone",
-                )
-            )
-        rows = [a for a in every if a not in reduced]
-        table = {a: f"r{k}" for k, a in enumerate(rows)} | {
-            a: f"c{k}" for k, a in enumerate(reduced)
-        }
-        axes = [Axis(table[a], a.size, False) for a in rows]
-        axes += [Axis(table[a], a.size, True) for a in reduced]
-        return table, tuple(axes)
 
     def dims_by_name(self, dims: Shape, table: Mapping[Atom, str]) -> tuple[tuple[str, ...], ...]:
         return tuple(tuple(table[a] for a in self.axes.leaves(d)) for d in dims)

@@ -196,10 +196,7 @@ def _exchanged(
             *(replace(a, reduced=True) for a in rest))  # fmt: skip
 
     def cut(dims: Dims) -> Dims:
-        """The first outer axis as parts of it."""
-        return tuple(
-            tuple(x for a in d for x in (("part", a) if a == first.name else (a,))) for d in dims
-        )
+        return in_parts(dims, first.name)
 
     adjoints = {f"{s.name}.value": s.name for s in b.stages} | {"j": INDEX}
     stages = tuple(
@@ -226,6 +223,11 @@ def _exchanged(
     return Program(
         f"{program.name}_backward_{title}", axes, tuple(given), stages, outputs, program.state
     )
+
+
+def in_parts(dims: Dims, axis: str) -> Dims:
+    """Dimensions whose one axis became the axis of its parts and that inside a part."""
+    return tuple(tuple(x for a in d for x in (("part", a) if a == axis else (a,))) for d in dims)
 
 
 def _joined(

@@ -21,7 +21,7 @@ class Room:
 LANGUAGE = ("errors", "ir", "trace", "declare", "vectors")
 TRACING = ("program", "states", "gradient", "chain", "reductions", "torch_reductions")
 COMPILER = ("version", *LANGUAGE, *TRACING, "laws", "masks", "plan", "kernels")
-RUNNER = ("pipeline", "operators", "derivative", "request", "structure")
+RUNNER = ("pipeline", "operators", "keyed", "derivative", "request", "structure")
 USERS = ("errors", "api", "declare", "masks", "run.eager")
 
 ROOMS = (
@@ -47,7 +47,9 @@ ROOMS = (
     Room(6, "structure", COMPILER, torch=True),
     Room(6, "derivative", (*COMPILER, "run"), torch=True),
     Room(6, "pipeline", (*COMPILER, "run", "structure"), torch=True),
-    Room(6, "operators", (*COMPILER, "run", "derivative", "request"), torch=True),
+    Room(6, "sizes", COMPILER, torch=True),
+    Room(6, "operators", (*COMPILER, "run", "derivative", "request", "sizes"), torch=True),
+    Room(6, "keyed", (*COMPILER, "run", "operators"), torch=True),
     Room(6, "runner", (*COMPILER, "run", *RUNNER), torch=True),
     Room(6, "api", (*COMPILER, "run", "pipeline", "operators", "runner", "request"), torch=True),
     Room(7, "ops", (*USERS, "reductions"), torch=True),

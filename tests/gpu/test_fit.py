@@ -4,23 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 import fusedreduce as fr
-from fusedreduce.reductions import LogSumExp, Moments
+from fusedreduce.reductions import LogSumExp
 from tests import chains
+from tests.pure.test_fit import norm
+from tests.pure.test_fit import norm_reference as reference
 
 CASES = {c.name: c for c in chains.CASES}
-
-
-@fr.fuse
-def norm(x, weight, bias, eps):
-    r = fr.reduce(Moments, x, keepdim=True)
-    return (x - r["mean"]) * torch.rsqrt(r["var"] + eps) * weight + bias
-
-
-def reference(x, weight, bias, eps):
-    return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
 
 
 def inputs(m: int, n: int, device, dtype=torch.float32) -> tuple[torch.Tensor, ...]:

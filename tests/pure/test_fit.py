@@ -366,6 +366,18 @@ def test_a_gradient_penalty_trains() -> None:
     torch.testing.assert_close(*found)
 
 
+def test_what_a_call_showed_stays_its_own() -> None:
+    """Calls of one key with and without elements, the gradients asked for afterwards."""
+    fused = fr.fuse(lambda x, r: torch.sum(x, -1) + r)
+    r = torch.randn(3, dtype=torch.float64)
+    shapes = (torch.randn(3, 0, dtype=torch.float64), torch.randn(3, 4, dtype=torch.float64))
+    pulls = [torch.func.vjp(lambda x, r: fused(x, r), x, r)[1] for x in shapes]
+    for x, pull in zip(shapes, pulls, strict=True):
+        dx, dr = pull(torch.ones(3, dtype=torch.float64))
+        assert torch.equal(dx, torch.ones_like(x))
+        assert torch.equal(dr, torch.ones_like(r))
+
+
 # ---- modes -------------------------------------------------------------------------------------
 
 
