@@ -13,6 +13,10 @@ from torch import Tensor
 Values = Mapping[str, Any]
 Run = Callable[[Values], list[Tensor]]
 
+# NOTE: autograd.grad(is_grads_batched=True) batches what flows back by a vmap older than
+# torch.func's, which torch's own operations follow and no operator of ours can.
+in_a_loop = torch._C._functorch.is_legacy_batchedtensor
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -156,7 +160,7 @@ class Rows(torch.autograd.Function):
             for g, (shape, dtype, device) in zip(gradients, ctx.results, strict=False)
             if dtype.is_floating_point
         ]
-        if not call.derived:
+        if not call.derived or any(map(in_a_loop, ups)):
             found = pulled_back(call, tensors, ups)
         elif torch.is_grad_enabled():
             found = RowsBackward.apply(call, *tensors, *ups, *saved)  # type: ignore[no-untyped-call]
