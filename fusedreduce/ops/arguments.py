@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,10 +20,10 @@ def require_tensor(op: str, name: str, value: Any, floating: bool = True) -> Non
             message(f"{op}: `{name}` is not a tensor", came=type(value).__name__,
                     do=f"pass torch.as_tensor({name})")
         )  # fmt: skip
-    if floating and not dtype.is_floating_point:
+    if floating and not (dtype.is_floating_point and dtype.itemsize > 1):
         raise DtypeError(
             message(
-                f"{op}: `{name}` does not hold floating-point numbers",
+                f"{op}: `{name}` does not hold floating-point numbers of 16 bits or more",
                 expected="float16, bfloat16, float32 or float64",
                 came=str(dtype).removeprefix("torch."),
                 do=f"convert it: {name}.float()",
@@ -71,8 +72,8 @@ def broadcast_shape(op: str, **tensors: Any) -> torch.Size:
 
 def require_dim(op: str, dim: Any, rank: int) -> int:
     """One dimension, counted from the front. A 0-d tensor counts as one of one dimension."""
-    span = max(rank, 1)
-    if type(dim) is not int or not -span <= dim < span:
+    span, place = max(rank, 1), whole(dim)
+    if place is None or not -span <= place < span:
         raise ShapeError(
             message(
                 f"{op}: `dim` is not a dimension of the input",
@@ -80,7 +81,25 @@ def require_dim(op: str, dim: Any, rank: int) -> int:
                 came=repr(dim)[:80],
             )
         )
-    return dim % span
+    return place % span
+
+
+def whole(value: Any) -> int | None:
+    """An integer of any make (not a truth value), or None."""
+    try:
+        return None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return None
+
+
+def real(op: str, name: str, value: Any) -> float:
+    """A number of any make, as a float."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise OptionError(
+            message(f"{op}: `{name}` is not a number", expected="a number", came=repr(value)[:80])
+        ) from None
 
 
 def require_dtype(op: str, dtype: Any) -> None:

@@ -11,6 +11,7 @@ from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
 from fusedreduce.ops.arguments import (
     broadcast_shape,
+    real,
     require_dim,
     require_tensors,
     result_dtype,
@@ -59,4 +60,6 @@ def cosine_similarity(
         x1, x2 = x1.expand(shape), x2.expand(shape)
     dtype = result_dtype(x1, x2)
     dim = require_dim("cosine_similarity", dim, x1.dim())
-    return fused_cosine_similarity(x1, x2, dim, float(eps), dtype, impl=impl)
+    return fused_cosine_similarity(
+        x1, x2, dim, real("cosine_similarity", "eps", eps), dtype, impl=impl
+    )

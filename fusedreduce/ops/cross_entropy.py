@@ -56,16 +56,25 @@ def cross_entropy(
     dtype = losses.loss_dtype(input, target) if soft else losses.loss_dtype(input)
     alone = input.dim() == 1
     x, t = (input[None], target[None]) if alone else (input, target)
-    smoothing, z_factor = number(label_smoothing, 0.0), number(z_loss, 0.0)
-    options = weight, smoothing, z_factor, number(softcap, INF), number(logit_scale, 1.0)
+    smoothing = number(OP, "label_smoothing", label_smoothing, 0.0)
+    z_factor = number(OP, "z_loss", z_loss, 0.0)
+    options = (
+        weight,
+        smoothing,
+        z_factor,
+        number(OP, "softcap", softcap, INF),
+        number(OP, "logit_scale", logit_scale, 1.0),
+    )
     if soft:
         rows = probability_rows(x, t, *options, impl=impl)
     else:
         rows = label_rows(x, t, *options, ignore_index, impl=impl)
     by, z_by = _divisors(rows, weight, t, ignore_index) if reduction == "mean" else (1, 1)
     loss = losses.total(rows["loss"], by, reduction)
-    z = losses.total(rows["z_loss"], z_by, reduction) if z_factor else torch.zeros_like(loss)
-    loss = loss + z if z_factor else loss
+    z = torch.zeros_like(loss)
+    if z_factor is not None:
+        z = losses.total(rows["z_loss"], z_by, reduction)
+        loss = loss + z
     if alone and reduction == "none":
         loss, z = loss[0], z[0]
     return (loss.to(dtype), z.to(dtype)) if return_z_loss else loss.to(dtype)

@@ -10,7 +10,7 @@ from torch import Tensor
 from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
 from fusedreduce.errors import ShapeError, message
-from fusedreduce.ops.arguments import require_shape, require_tensor, result_dtype, wide
+from fusedreduce.ops.arguments import real, require_shape, require_tensor, result_dtype, whole, wide
 from fusedreduce.ops.channels import as_given, as_stored
 from fusedreduce.reductions import Moments
 
@@ -55,12 +55,13 @@ def group_norm(
         raise ShapeError(
             message("group_norm: `input` has no channels", expected="(N, C, *)", came=f"{shape}")
         )
-    if type(num_groups) is not int or num_groups < 1 or shape[1] % num_groups:
+    groups = whole(num_groups)
+    if groups is None or groups < 1 or shape[1] % groups:
         raise ShapeError(
             message("group_norm: `num_groups` does not divide the channels",
                     expected=f"a positive divisor of {shape[1]}", came=repr(num_groups)[:80])
         )  # fmt: skip
-    if shape[0] * prod(shape[2:]) * (shape[1] // num_groups) == 1:
+    if shape[0] * prod(shape[2:]) * (shape[1] // groups) == 1:
         raise ShapeError(
             message("group_norm: one value has no spread", came=f"{shape} in {num_groups} groups",
                     expected="more than one value a group")
@@ -69,6 +70,13 @@ def group_norm(
     require_shape("group_norm", "bias", bias, shape[1:2], "one number a channel")
     x, last = as_stored(input)
     y = fused_group_norm(
-        x, weight, bias, num_groups, last, float(eps), result_dtype(input), impl=impl
+        x,
+        weight,
+        bias,
+        groups,
+        last,
+        real("group_norm", "eps", eps),
+        result_dtype(input),
+        impl=impl,
     )
     return as_given(y, last)

@@ -10,7 +10,7 @@ from torch import Tensor
 from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
 from fusedreduce.errors import OptionError, ShapeError, message
-from fusedreduce.ops.arguments import require_shape, require_tensor, wide
+from fusedreduce.ops.arguments import real, require_shape, require_tensor, wide
 from fusedreduce.ops.channels import as_given, as_stored
 from fusedreduce.ops.var_mean import unbiased_factor
 from fusedreduce.reductions import Moments
@@ -79,11 +79,13 @@ def instance_norm(
     x, last = as_stored(input)
     if not use_input_stats or lacking:
         mean, var = (None, None) if use_input_stats else (running_mean, running_var)
-        y = fused_instance_norm(x, mean, var, weight, bias, last, float(eps), None, impl=impl)
+        y = fused_instance_norm(
+            x, mean, var, weight, bias, last, real("instance_norm", "eps", eps), None, impl=impl
+        )
         return as_given(y, last)
     factor = unbiased_factor(prod(shape[2:]), 1)
     y, mean, var = fused_instance_norm(
-        x, None, None, weight, bias, last, float(eps), factor, impl=impl
+        x, None, None, weight, bias, last, real("instance_norm", "eps", eps), factor, impl=impl
     )
     move(running_mean, mean, shape[:2], momentum)
     move(running_var, var, shape[:2], momentum)

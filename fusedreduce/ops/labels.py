@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from fusedreduce.declare import Reduction, Sum
-from fusedreduce.errors import OptionError, message
-from fusedreduce.ops.arguments import wide
+from fusedreduce.errors import OptionError, ShapeError, message
+from fusedreduce.ops.arguments import real, wide
 from fusedreduce.reductions import LogSumExp
 
 NAN = float("nan")
@@ -49,16 +51,26 @@ def wrong_is_nan(target, classes, counted):
     return torch.where((target >= 0) & (target < classes) | ~counted, 1.0, NAN)
 
 
-def number(value: Tensor | float | None, off: float) -> Tensor | float | None:
+def number(op: str, name: str, value: Any, off: float) -> Tensor | float | None:
     """An option that is a run-time number: None at the value that means nothing."""
-    if value is None or isinstance(value, torch.Tensor):
-        return value
-    return None if value == off else float(value)
+    if value is None:
+        return None
+    if not isinstance(value, torch.Tensor):
+        found = real(op, name, value)
+        return None if found == off else found
+    if value.numel() != 1:
+        raise ShapeError(
+            message(f"{op}: `{name}` is not one number", expected="a number, or a tensor of one",
+                    came=f"a tensor of shape {tuple(value.shape)}")
+        )  # fmt: skip
+    return value
 
 
 def require_softcap(op: str, softcap: Tensor | float | None) -> None:
     """A number must be positive; the value of a tensor is not looked at."""
-    if softcap is not None and not isinstance(softcap, torch.Tensor) and not softcap > 0:
+    if softcap is None or isinstance(softcap, torch.Tensor):
+        return
+    if not real(op, "softcap", softcap) > 0:
         raise OptionError(
             message(f"{op}: `softcap` is not positive", expected="a number above 0, or None",
                     came=repr(softcap))

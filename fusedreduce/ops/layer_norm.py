@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
-from fusedreduce.ops.arguments import normalized_dims, require_shape, result_dtype, wide
+from fusedreduce.ops.arguments import normalized_dims, real, require_shape, result_dtype, wide
 from fusedreduce.reductions import Moments
 
 
@@ -45,4 +45,6 @@ def layer_norm(
     dims = normalized_dims("layer_norm", input, normalized_shape)
     require_shape("layer_norm", "weight", weight, normalized_shape, "that of normalized_shape")
     require_shape("layer_norm", "bias", bias, normalized_shape, "that of normalized_shape")
-    return fused_layer_norm(input, weight, bias, dims, float(eps), result_dtype(input), impl=impl)
+    return fused_layer_norm(
+        input, weight, bias, dims, real("layer_norm", "eps", eps), result_dtype(input), impl=impl
+    )

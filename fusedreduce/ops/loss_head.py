@@ -97,10 +97,15 @@ def loss_head(
     classes = losses.classes_of("loss_head", logits, -1)
     require_shape("loss_head", "target", target, logits.shape[:-1], "a class a row", floating=False)
     losses.require_labels("loss_head", target, classes, ignore_index)
-    options = number(z_loss, 0.0), number(softcap, float("inf")), number(logit_scale, 1.0)
+    options = (
+        number("loss_head", "z_loss", z_loss, 0.0),
+        number("loss_head", "softcap", softcap, float("inf")),
+        number("loss_head", "logit_scale", logit_scale, 1.0),
+    )
     rows = head_rows(logits, target, wanted, *options, ignore_index, impl=impl)
     dtype = losses.loss_dtype(logits)
-    count = (target != ignore_index).sum() if reduction == "mean" else 1
+    mean = reduction == "mean" and not {"loss", "accuracy"}.isdisjoint(wanted)
+    count = (target != ignore_index).sum() if mean else 1
     accuracy = rows.pop("accuracy", None)
     if "loss" in rows:
         rows["loss"] = losses.total(rows["loss"], count, reduction)

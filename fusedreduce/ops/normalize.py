@@ -12,7 +12,7 @@ from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
 from fusedreduce.declare import Reduction, Sum
 from fusedreduce.errors import OptionError, message
-from fusedreduce.ops.arguments import require_dim, require_tensor, result_dtype, wide
+from fusedreduce.ops.arguments import real, require_dim, require_tensor, result_dtype, wide
 from fusedreduce.reductions import EuclideanNorm, p_norm
 
 INF = float("inf")
@@ -103,7 +103,9 @@ def normalize(
     if isinstance(p, bool) or not isinstance(p, (int, float)) or p != p:
         raise OptionError(message("normalize: `p` is not a number", came=repr(p)[:80]))
     # p in a tuple: a float argument would be a number of the call, this one shapes the kernel.
-    y = fused_normalize(input, (float(p),), dims, float(eps), result_dtype(input), impl=impl)
+    y = fused_normalize(
+        input, (float(p),), dims, real("normalize", "eps", eps), result_dtype(input), impl=impl
+    )
     if out is None:
         return y
     return written(y, out)

@@ -11,6 +11,7 @@ from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
 from fusedreduce.ops.arguments import (
     normalized_dims,
+    real,
     require_choice,
     require_shape,
     result_dtype,
@@ -78,5 +79,5 @@ def rms_norm(
         weight_offset = 1.0 if casting == "gemma" else 0.0
     offset = float(weight_offset) if weight_offset else None
     return fused_rms_norm(
-        input, residual, weight, dims, float(eps), offset, llama, dtype, impl=impl
+        input, residual, weight, dims, real("rms_norm", "eps", eps), offset, llama, dtype, impl=impl
     )

@@ -10,6 +10,10 @@ from torch import Tensor
 
 from fusedreduce.run.calls import Call, Direct
 
+# NOTE: autograd.grad(is_grads_batched=True) batches what flows back by a vmap older than
+# torch.func's, which torch's own operations follow and no operator of ours can.
+in_a_loop = torch._C._functorch.is_legacy_batchedtensor
+
 
 def run(call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The outputs of a call that torch can differentiate, as often as it likes."""
@@ -47,7 +51,7 @@ class Rows(torch.autograd.Function):
             for g, (shape, dtype, device) in zip(gradients, ctx.results, strict=False)
             if dtype.is_floating_point
         ]
-        if not call.derived:
+        if not call.derived or any(map(in_a_loop, ups)):
             found = pulled_back(call, tensors, ups)
         elif torch.is_grad_enabled():
             found = RowsBackward.apply(call, *tensors, *ups, *saved)  # type: ignore[no-untyped-call]

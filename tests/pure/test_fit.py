@@ -354,6 +354,21 @@ def test_second_and_third_derivatives() -> None:
     torch.testing.assert_close(*third)
 
 
+@pytest.mark.parametrize("made", [norm, lambda x, w, b, eps: fr.reduce(Welford, x * w)["var"]])
+def test_many_gradients_in_one_go(made) -> None:
+    """autograd.grad(is_grads_batched=True), and what is built of it."""
+    x, w, b = row(6)
+    y = made(x, w, b, 1e-5)
+    ups = torch.randn(3, *y.shape, dtype=y.dtype)
+    got = torch.autograd.grad(y, (x, w), ups, is_grads_batched=True, retain_graph=True)
+    for k, up in enumerate(ups):
+        right = torch.autograd.grad(y, (x, w), up, retain_graph=True)
+        torch.testing.assert_close([g[k] for g in got], list(right))
+    fn = lambda x: made(x, w, b, 1e-5)
+    jacobian = torch.autograd.functional.jacobian
+    torch.testing.assert_close(jacobian(fn, x, vectorize=True), jacobian(fn, x))
+
+
 def test_a_gradient_penalty_trains() -> None:
     """The derivative with respect to the weight of a norm of the derivative to the input."""
     found = []

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 
 import fusedreduce as fr
 from fusedreduce.errors import DtypeError, OperandError, OptionError, ShapeError
+from tests import chains
 
 each = pytest.mark.parametrize("impl", ["tiles", "eager"])
 DTYPES = pytest.mark.parametrize(
@@ -220,6 +221,28 @@ def test_dtypes_are_torchs(dtype: torch.dtype, impl: str) -> None:
         assert call(fr.ops).dtype == call(F).dtype == dtype
         with torch.autocast("cpu", torch.bfloat16):
             assert call(fr.ops).dtype == call(F).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x, t: fr.ops.cross_entropy(torch.tanh(x), t, z_loss=0.1, reduction="none"),
+        lambda x, t: fr.ops.loss_head(2 * x, t, ("log_prob", "entropy")),
+        lambda x, t: fr.ops.kl_div(x, torch.softmax(x, -1), reduction="none"),
+        lambda x, t: fr.ops.js_div(
+            torch.log_softmax(x, -1), x - fr.ops.logsumexp(x, 1, True), reduction="none"
+        ),
+    ],
+    ids=["cross_entropy", "loss_head", "kl_div", "js_div"],
+)
+def test_inside_a_fused_function(fn: Any) -> None:
+    """One kernel of the loss and what stands before it."""
+    x, target = torch.randn(4, 6, requires_grad=True), torch.tensor([0, 5, -100, 3])
+    fused = fr.fuse(fn)
+    for got, right in zip(chains.flat(fused(x, target)), chains.flat(fn(x, target)), strict=True):
+        torch.testing.assert_close(got, right)
+        one, two = (torch.autograd.grad(t.sum(), x, retain_graph=True)[0] for t in (got, right))
+        torch.testing.assert_close(one, two, atol=1e-6, rtol=1e-4)
 
 
 def test_torchs_older_names_of_reductions() -> None:

@@ -19,7 +19,6 @@ from fusedreduce.errors import (
     OptionError,
     ShapeError,
 )
-from fusedreduce.ops.arguments import result_dtype
 from tests import chains
 from tests.accuracy import require_near
 
@@ -194,37 +193,6 @@ def test_converted_first(name: str, dtype: torch.dtype) -> None:
 def test_logsumexp_of_integers() -> None:
     for x in ((3 * X).long(), X > 0, (3 * X).to(torch.int8)):
         torch.testing.assert_close(ops.logsumexp(x, 1), torch.logsumexp(x, 1))
-
-
-class OnCuda:
-    """A tensor's dtype and device, without its device."""
-
-    device = torch.device("cuda")
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype = dtype
-
-
-def test_autocast_widens_results_on_cuda_alone() -> None:
-    half, single, double = torch.bfloat16, torch.float32, torch.float64
-    assert [result_dtype(OnCuda(d)) for d in (half, single, double)] == [half, single, double]
-    torch.set_autocast_enabled("cuda", True)
-    try:
-        assert [result_dtype(OnCuda(d)) for d in (half, single, double)] == [single, single, double]
-        assert result_dtype(X.bfloat16()) == half
-    finally:
-        torch.set_autocast_enabled("cuda", False)
-
-
-@pytest.mark.parametrize("name", [*CALLS, *LASTS])
-def test_results_under_autocast_on_the_cpu(name: str) -> None:
-    call, theirs = (CALLS | LASTS)[name]
-    x = X.bfloat16().requires_grad_()
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        got, wanted = chains.flat(call(ops, x)), chains.flat(call(theirs, x))
-    assert [t.dtype for t in got] == [t.dtype for t in wanted]
-    (g,) = torch.autograd.grad(got, x, [torch.ones_like(t) for t in got])
-    assert g.dtype == torch.bfloat16
 
 
 # ---- layouts -----------------------------------------------------------------------------------
