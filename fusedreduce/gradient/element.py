@@ -79,7 +79,7 @@ def _stated(record: Record, adjoint: Mapping[str, Expr], at: Mapping[str, Expr])
         raise NoBackward(f"{record.name} states `grad`, which speaks of outputs, not of the state")
     given = {mark(upstream_name(o)): adjoint.get(o, const(0.0)) for o in record.outputs}
     found = {n: substitute(marked(e), {**at, **given}) for n, e in record.grad}
-    return _guarded(_absent(record), found)
+    return _guarded(absent(record), found)
 
 
 # ---- adjoints of fields --------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def _through(record: Record, f: Field, seed: Expr, state: Mapping[str, Expr], fi
         marked(contribution(record, f)), {mark(r): readable(record, r) for r in f.reads}
     )
     if f.kind == "Sum":
-        return _guarded(_absent(record, f), _by_term(record, term, seed))
+        return _guarded(absent(record, f), _by_term(record, term, seed))
     if f.kind == "Prod":
         return _by_term(record, term, seed * _others(f, term, state))
     if f.kind == "First":
@@ -221,7 +221,7 @@ def _guarded(missing: Expr | None, parts: Parts) -> Parts:
     return {n: where(missing, 0.0, e) for n, e in parts.items() if not is_const(e, 0)}
 
 
-def _absent(record: Record, of: Field | None = None) -> Expr | None:
+def absent(record: Record, of: Field | None = None) -> Expr | None:
     """Edge rule (a) over `@operand`, for one field or for any."""
     if record.form == "general":
         pairs = [(f, e) for f, e in zip(record.fields, record.lift, strict=True) if names(e)]
@@ -254,7 +254,7 @@ def _by_slopes(record: Record, f: Field, seed: Expr) -> Parts:
         raise NoBackward(f"{record.name} is a general merge without additive coordinates")
     parts = {by: seed * marked(e) for n, by, e in record.slopes if n == f.name}
     operands = {n: e for n, e in parts.items() if n not in record.by_name}
-    return _guarded(_absent(record), operands)
+    return _guarded(absent(record), operands)
 
 
 # ---- what the forward keeps for it ---------------------------------------------------------------

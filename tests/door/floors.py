@@ -19,7 +19,7 @@ class Room:
 
 
 LANGUAGE = ("errors", "ir", "trace", "declare", "vectors")
-TRACING = ("program", "states", "gradient", "chain", "reductions", "torch_reductions")
+TRACING = ("program", "pair", "states", "gradient", "chain", "reductions", "torch_reductions")
 COMPILER = ("version", *LANGUAGE, *TRACING, "laws", "masks", "plan", "kernels")
 RUNNER = ("pipeline", "operators", "keyed", "derivative", "request", "structure")
 USERS = ("errors", "api", "declare", "masks", "run.eager")
@@ -33,14 +33,15 @@ ROOMS = (
     Room(2, "vectors", ("errors", "ir", "trace"), torch=True),
     Room(2, "reductions", ("errors", "declare"), torch=True),
     Room(3, "program", LANGUAGE),
+    Room(3, "pair", (*LANGUAGE, "program")),
     Room(3, "states", (*LANGUAGE, "program")),
-    Room(3, "gradient", (*LANGUAGE, "program", "states")),
+    Room(3, "gradient", (*LANGUAGE, "program", "pair", "states")),
     Room(3, "chain", (*LANGUAGE, "program"), torch=True),
     Room(3, "torch_reductions", (*LANGUAGE, "program", "chain", "reductions"), torch=True),
     Room(3, "laws", (*LANGUAGE, "program", "states", "gradient")),
-    Room(3, "masks", (*LANGUAGE, "program")),
-    Room(3, "plan", (*LANGUAGE, "program")),
-    Room(4, "kernels", ("errors", "ir", "declare", "program", "masks", "plan")),
+    Room(3, "masks", (*LANGUAGE, "program", "pair")),
+    Room(3, "plan", (*LANGUAGE, "program", "pair")),
+    Room(4, "kernels", ("errors", "ir", "declare", "program", "pair", "gradient", "masks", "plan")),
     Room(5, "run.eager", ("errors", "declare"), torch=True),
     Room(5, "run", COMPILER, torch=True),
     Room(6, "request", (*COMPILER, "run"), torch=True),

@@ -1,0 +1,163 @@
+"""The normal form of a pair reduction: for each query, a declared reduction over the keys it sees.
+
+    score                = q[b, h, i, :] . k[b, h // group, j, :]
+    state[b, h, i]       = merge over the j with mask(b, h, i, j) of lift(operands(score, b, h, i, j))
+    payload fields       are vectors: sum_j weight(score, state) * v[b, h // group, j, :]
+
+Operands, mask and what the user's score function adds are expressions over `score`, the indices
+b, h, i, j, the lengths Sq and Sk, run-time numbers, and reads of tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, reduce
+
+from fusedreduce.declare import edges
+from fusedreduce.declare.record import Field, Record
+from fusedreduce.errors import NotFusible, message
+from fusedreduce.ir.check import kind_of, kind_of_dtype
+from fusedreduce.ir.differentiate import derivative
+from fusedreduce.ir.expr import Expr, call, const, names, var, where
+from fusedreduce.program import widest
+
+SCORE = "score"
+INDICES = ("b", "h", "i", "j")
+SIZES = ("Sq", "Sk", "q_offset", "k_offset")  # run-time integers
+
+
+@dataclass(frozen=True)
+class Table:
+    """A tensor that is read at indices; its strides are `name_stride_0`, its sizes `name_size_0`."""
+
+    name: str
+    dims: int
+    dtype: str
+
+    @property
+    def kind(self) -> str:
+        return kind_of_dtype(self.dtype)
+
+    @property
+    def integers(self) -> tuple[str, ...]:
+        """The run-time integers that say how it lies."""
+        return tuple(f"{self.name}_{what}_{k}" for what in ("stride", "size")
+                     for k in range(self.dims))  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Read:
+    """One place where a table is read: the node, and the index of each dimension."""
+
+    node: Expr
+    table: str
+    indices: tuple[Expr, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One tensor made of the final states: (B, H, Sq), or (B, H, Sq, DV) if it is a `vector`.
+
+    expr   over the fields of the record, elementwise along a vector
+    """
+
+    name: str
+    expr: Expr
+    dtype: str
+    vector: bool = False
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A pair reduction in normal form; it does not depend on any length.
+
+    record    with the types its fields have here, only the fields that the results need
+    operands  what each operand of the record but the payload is
+    mask      which (query, key) pairs count; None: all
+    reads     every read of a table in operands and mask
+    numbers   run-time numbers that operands and mask read
+    results   what is written for each query
+    dtype     of q, k and v; `state` of everything else
+    D, DV     the widths of q and k, and of v; DV is 0 without a payload
+    """
+
+    name: str
+    record: Record
+    operands: tuple[tuple[str, Expr], ...]
+    mask: Expr | None
+    tables: tuple[Table, ...]
+    reads: tuple[Read, ...]
+    numbers: tuple[str, ...]
+    results: tuple[Result, ...]
+    dtype: str
+    state: str
+    D: int
+    DV: int
+
+    @cached_property
+    def kinds(self) -> dict[str, str]:
+        """bool, int or float, for every variable of operands and mask."""
+        table = dict.fromkeys((*INDICES, *SIZES), "int") | {SCORE: "float"}
+        table |= dict.fromkeys(self.numbers, "float")
+        for t in self.tables:
+            table |= {t.name: t.kind} | dict.fromkeys(t.integers, "int")
+        return table
+
+    @cached_property
+    def vectors(self) -> tuple[Field, ...]:
+        """The fields that are vectors: sums of a weight times the payload."""
+        return tuple(f for f in self.record.fields if is_vector(self.record, f))
+
+    @cached_property
+    def weights(self) -> dict[str, Expr]:
+        """For each vector field the weight of the payload, over operands and references."""
+        return {f.name: payload_weight(self.record, f) for f in self.vectors}
+
+    def place(self, expr: Expr, rows: Iterable[str] = ()) -> str:
+        """element, row (varies with the query), column (with the key) or scalar."""
+        known = {SCORE: "element", "i": "row", "j": "column"} | dict.fromkeys(rows, "row")
+        known |= dict.fromkeys(self.record.by_name, "row")
+        return widest(known.get(n, "scalar") for n in names(expr))
+
+
+def is_vector(record: Record, f: Field) -> bool:
+    return f.term is not None and any(p in names(f.term) for p in record.payloads)
+
+
+def payload_weight(record: Record, f: Field) -> Expr:
+    """p of a field that is a Sum of p(score, references, indices) * v; `NotFusible` otherwise."""
+    assert f.term is not None
+    payload = record.payloads[0]
+    weight = derivative(f.term, payload)
+    if f.kind != "Sum" or len(record.payloads) > 1 or payload in names(weight):
+        raise NotFusible(
+            message(
+                f"{record.name}.{f.name} is no matmul",
+                expected="a Sum of p(score, references) * v, with one payload v",
+                came=f"{f.kind} of {f.term!r}",
+                where=f.line or record.line,
+                do="write the term as a weight times the payload",
+            )
+        )
+    return weight
+
+
+def holds_element(record: Record) -> Expr:
+    """Does a state hold an element? One whose every number slot is at its identity holds none."""
+    vectors = {f.name for f in record.fields if is_vector(record, f)}
+    tests = [call("ne", var(s.name), s.identity) for s in record.slots if s.field not in vectors]
+    return reduce(lambda a, b: call("or", a, b), tests)
+
+
+def finished(record: Record, output: str) -> Expr:
+    """The finish of an output over the fields of a record, `empty` where there is no element."""
+    expr = dict(record.finish)[output]
+    empty = dict(record.empty).get(output)
+    if empty is None or not edges.can_be_empty(record):
+        return expr
+    return where(holds_element(record), expr, const(float(empty)))
+
+
+def result_kind(record: Record, expr: Expr) -> str:
+    return kind_of(expr, {f.name: f.result for f in record.fields})

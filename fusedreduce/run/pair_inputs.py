@@ -1,0 +1,60 @@
+"""What a pair reduction is run on: queries, keys, payload, tables, numbers; and its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from fusedreduce.pair import Pair
+
+
+@dataclass(frozen=True)
+class PairInputs:
+    """q (B, H, Sq, D), k (B, Hk, Sk, D), v (B, Hk, Sk, DV) or None; H is a multiple of Hk.
+
+    tables   by the names they have in the pair, any strides
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor | None
+    tables: Mapping[str, Tensor] = field(default_factory=dict)
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    q_offset: int = 0
+    k_offset: int = 0
+
+    @property
+    def group(self) -> int:
+        """How many heads of q share one of k."""
+        return self.q.shape[1] // max(self.k.shape[1], 1)
+
+    @property
+    def rows(self) -> tuple[int, int, int]:
+        """(B, H, Sq): the shape of a row value."""
+        return (*self.q.shape[:3],)
+
+    def sizes(self) -> dict[str, int]:
+        """The run-time integers that operands and mask may read."""
+        return {
+            "Sq": self.q.shape[2], "Sk": self.k.shape[2], "q_offset": self.q_offset,
+            "k_offset": self.k_offset,
+        }  # fmt: skip
+
+    def integers(self) -> dict[str, int]:
+        """How the tables lie: strides and sizes by name."""
+        found: dict[str, int] = {}
+        for name, t in self.tables.items():
+            found |= {f"{name}_stride_{k}": s for k, s in enumerate(t.stride())}
+            found |= {f"{name}_size_{k}": n for k, n in enumerate(t.shape)}
+        return found
+
+    def empty(self, pair: Pair) -> dict[str, Tensor]:
+        """Memory for the results of a pair."""
+        made = {}
+        for r in pair.results:
+            shape = (*self.rows, pair.DV) if r.vector else self.rows
+            made[r.name] = torch.empty(shape, dtype=getattr(torch, r.dtype), device=self.q.device)
+        return made
