@@ -1,7 +1,7 @@
 """The normal form of a pair reduction: for each query, a declared reduction over the keys it sees.
 
     score                = q[b, h, i, :] . k[b, h // group, j, :]
-    state[b, h, i]       = merge over the j with mask(b, h, i, j) of lift(operands(score, b, h, i, j))
+    state[b, h, i]       = merge over j, where mask(b, h, i, j), of lift(operands(score, b, h, i, j))
     payload fields       are vectors: sum_j weight(score, state) * v[b, h // group, j, :]
 
 Operands, mask and what the user's score function adds are expressions over `score`, the indices
@@ -29,7 +29,7 @@ SIZES = ("Sq", "Sk", "q_offset", "k_offset")  # run-time integers
 
 @dataclass(frozen=True)
 class Table:
-    """A tensor that is read at indices; its strides are `name_stride_0`, its sizes `name_size_0`."""
+    """A tensor read at indices; it lies by the integers `name_stride_0`, `name_size_0`, ..."""
 
     name: str
     dims: int
