@@ -80,6 +80,9 @@ class Body:
     known: dict[Expr, str] = field(default_factory=dict)
     places: dict[Expr, str] = field(default_factory=dict)
     made: dict[str, str] = field(default_factory=dict)  # in one block: a row's text -> its name
+    ROWS: str = "ROWS"
+    COLUMNS: str = "BLOCK"
+    transposed: bool = False  # is a tile (COLUMNS, ROWS)?
     functions: Functions = field(init=False)
 
     def __post_init__(self) -> None:
@@ -98,15 +101,18 @@ class Body:
 
     def shape(self, place: str) -> str:
         """The comment at the end of a line; single numbers need none."""
-        tiled = {"element": "(ROWS, BLOCK)", "row": "(ROWS,)", "column": "(BLOCK,)"}
-        flat = {"element": "(BLOCK,)", "column": "(BLOCK,)"}
+        rows, columns = self.ROWS, self.COLUMNS
+        element = f"({columns}, {rows})" if self.transposed else f"({rows}, {columns})"
+        tiled = {"element": element, "row": f"({rows},)", "column": f"({columns},)"}
+        flat = {"element": f"({columns},)", "column": f"({columns},)"}
         return (tiled if self.plan.tiled else flat).get(place, "")
 
     def at(self, text: str, place: str, target: str) -> str:
         """The text of a value used where a value of another place is wanted."""
         if not self.plan.tiled or place == target or target != "element":
             return text
-        return {"row": f"{text}[:, None]", "column": f"{text}[None, :]"}.get(place, text)
+        brackets = ["[:, None]", "[None, :]"][:: -1 if self.transposed else 1]
+        return text + dict(zip(("row", "column"), brackets, strict=True)).get(place, "")
 
     # -- statements
 

@@ -174,7 +174,7 @@ class CorrectedPrinter(StagePrinter):
                 self.value[f.name] = self.full(f.name, NO_POSITION, "int")
             elif self.is_lane_sum(f):
                 self.value[f.name] = self.claim(f.name)
-                shape = "(ROWS, BLOCK)" if self.body.plan.tiled else "(BLOCK,)"
+                shape = self.body.shape("element")
                 zeros = f"tl.full({shape}, {self.unit(f)}, {self.dtype(f.type)})"
                 self.body.writer.line(f"{self.value[f.name]} = {zeros}")
             elif self.is_count(f) and self.term_place(f) == "scalar":
@@ -188,6 +188,10 @@ class CorrectedPrinter(StagePrinter):
 
     def step(self) -> None:
         """Inside the loop: tile references, corrections, tile sums."""
+        self.settle(self.update())
+
+    def update(self) -> dict[str, str]:
+        """The fields after this tile; answers the new ones whose old value is still there."""
         kept = self.kept()
         new: dict[str, str] = {}
         for f in self.record.fields:
@@ -207,6 +211,10 @@ class CorrectedPrinter(StagePrinter):
             if f.is_reference:
                 self.read[f.name] = self.readable(f, self.value[f.name])
                 self.old[f.name] = self.old_reference(f)
+        return new
+
+    def settle(self, new: dict[str, str]) -> None:
+        """What the loop carries gets its new value."""
         for name, current in new.items():
             before = self._claimed[name]
             self.row(before, current)

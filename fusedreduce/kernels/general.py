@@ -85,7 +85,7 @@ class GeneralPrinter(StagePrinter):
         """One component of the lift, at full tile shape and in the field's dtype."""
         dtype = self.dtype(f.type)
         if expr.op == "const" and expr.value == f.identity:
-            shape = "(ROWS, BLOCK)" if self.body.plan.tiled else "(BLOCK,)"
+            shape = self.body.shape("element")
             text = f"tl.full({shape}, {literal(f.identity)}, {dtype})"
         else:
             text = self.apply(f"lift_{f.name}", expr, "element")

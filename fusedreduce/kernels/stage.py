@@ -140,7 +140,7 @@ class StagePrinter:
 
     def full(self, name: str, identity: object, type_: str) -> str:
         """A row variable that starts at an identity."""
-        shape = "(ROWS,)" if self.body.plan.tiled else "()"
+        shape = f"({self.body.ROWS},)" if self.body.plan.tiled else "()"
         return self.row(
             self.claim(name), f"tl.full({shape}, {literal(identity)}, {self.dtype(type_)})"
         )
