@@ -123,7 +123,9 @@ def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) ->
     sums = tuple(s for s in made.sums.values() if s.name in read)
     kept = {n: e for n, e in b.saved.items() if saved_name(n) in read}
     results = tuple(Result(saved_name(n), e, _dtype(pair, b.record, n)) for n, e in kept.items())
-    forward = replace(pair, record=b.record, results=(*pair.results, *results))
+    more = {f.name for f in b.record.fields} - set(pair.record.by_name) - set(kept)
+    record = replace(b.record, fields=tuple(f for f in b.record.fields if f.name not in more))
+    forward = replace(pair, record=record, results=(*pair.results, *results))
     return PairBackward(
         forward, tuple(r.name for r in results), b.vector, sums, tuple(made.shifts), weight, score,
         factor, each,

@@ -12,11 +12,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fusedreduce.declare.record import Record
-from fusedreduce.ir.expr import Expr, call, const, is_const, rewrite, substitute, var
+from fusedreduce.ir.expr import Expr, call, is_const, rewrite, substitute, var
 from fusedreduce.ir.simplify import simplify
 
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
+INF = float("inf")
 
 
 def scaled(e: Expr, factor: float, is_scalar: Callable[[Expr], bool]) -> Expr:
@@ -86,5 +87,18 @@ def _exponential(n: Expr) -> Expr | None:
     return None
 
 
-def is_number(e: Expr) -> bool:
-    return e is const(LN_2) or e.op == "const"
+def tested(e: Expr) -> Expr:
+    """Comparisons with infinity do not need the factor."""
+
+    def rule(n: Expr) -> Expr | None:
+        infinite = n.op in ("eq", "ne") and n.args[1].op == "const" and abs(_number(n.args[1])) == INF
+        a = n.args[0] if n.args else n
+        if infinite and a.op == "mul" and is_const(a.args[1], LN_2):
+            return call(n.op, a.args[0], n.args[1])
+        return None
+
+    return rewrite(e, rule)
+
+
+def _number(e: Expr) -> float:
+    return float(e.value or 0.0)

@@ -14,7 +14,15 @@ UNITS = {"Sum": "0.0", "Prod": "1.0"}
 
 
 class CorrectedPrinter(StagePrinter):
-    """Prints a stage whose fields are corrected from one reference to another."""
+    """Prints a stage whose fields are corrected from one reference to another.
+
+    vectors   fields that somebody else prints (a pair's payload fields)
+    """
+
+    vectors: frozenset[str] = frozenset()
+
+    def numbers(self) -> list[Field]:
+        return [f for f in self.record.fields if f.name not in self.vectors]
 
     # -- fields of the corrected form
 
@@ -166,7 +174,7 @@ class CorrectedPrinter(StagePrinter):
 
     def start(self) -> None:
         """Before the loop: the identity of every field."""
-        for f in self.record.fields:
+        for f in self.numbers():
             if f.kind == "First":
                 self.first(f)
             elif f.kind in ("ArgMax", "ArgMin"):
@@ -194,7 +202,7 @@ class CorrectedPrinter(StagePrinter):
         """The fields after this tile; answers the new ones whose old value is still there."""
         kept = self.kept()
         new: dict[str, str] = {}
-        for f in self.record.fields:
+        for f in self.numbers():
             if f.kind == "First":
                 continue
             if f.kind in ("ArgMax", "ArgMin"):
@@ -243,7 +251,7 @@ class CorrectedPrinter(StagePrinter):
     def after(self) -> None:
         """After the loop: what the loop carried is the state of the row; lanes are summed up."""
         self.value |= self._claimed
-        for f in self.record.fields:
+        for f in self.numbers():
             if self.is_lane_sum(f):
                 name = self.value[f.name]
                 self.row(name, self.reduced("Sum", name))

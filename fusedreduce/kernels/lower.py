@@ -14,8 +14,8 @@ INDEX = var("j")
 TESTS = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "cast"))
 
 
-def lower(expr: Expr, kinds: Mapping[str, str], state: str) -> Expr:
-    """The expression with conversions as Triton needs them.
+def lower(expr: Expr, kinds: Mapping[str, str], state: str, index: Expr = INDEX) -> Expr:
+    """The expression with conversions as Triton needs them; arithmetic on `index` is in int64.
 
     A cast to a floating dtype rounds and comes back to the state's; one to the state's own dtype,
     or to a wider one, is nothing. One to a narrow integer wraps and comes back to int64.
@@ -28,13 +28,14 @@ def lower(expr: Expr, kinds: Mapping[str, str], state: str) -> Expr:
         if node.op == "cast":
             done[node] = _cast(args[0], str(node.value), kind[node.args[0]], state)
         else:
-            done[node] = make(node.op, args if node.op in TESTS else _wide(args), node.value)
-    return _wide((done[expr],))[0]
+            wide = args if node.op in TESTS else _wide(args, index)
+            done[node] = make(node.op, wide, node.value)
+    return _wide((done[expr],), index)[0]
 
 
-def _wide(args: tuple[Expr, ...]) -> tuple[Expr, ...]:
+def _wide(args: tuple[Expr, ...], index: Expr) -> tuple[Expr, ...]:
     """The index is an int32 in a kernel: arithmetic on it is done in int64."""
-    return tuple(cast(a, "int64") if a is INDEX else a for a in args)
+    return tuple(cast(a, "int64") if a is index else a for a in args)
 
 
 def _cast(x: Expr, dtype: str, kind: str, state: str) -> Expr:
@@ -55,14 +56,14 @@ def _plain(dtype: str) -> str:
     return {"int": "int64"}.get(dtype, dtype)
 
 
-def lowered(program: Program) -> Program:
+def lowered(program: Program, index: Expr = INDEX) -> Program:
     """The program with every expression lowered, records included."""
     kinds = program.kinds
 
     def low(e: Expr) -> Expr:
-        return lower(e, kinds, program.state)
+        return lower(e, kinds, program.state, index)
 
-    stages = tuple(_stage(s, program) for s in program.stages)
+    stages = tuple(_stage(s, program, index) for s in program.stages)
     outputs = tuple(replace(o, expr=low(o.expr)) for o in program.outputs)
     names: dict[Expr, str] = {}
     for e, n in program.names:
@@ -70,7 +71,7 @@ def lowered(program: Program) -> Program:
     return replace(program, stages=stages, outputs=outputs, names=tuple(names.items()))
 
 
-def _stage(stage: Stage, program: Program) -> Stage:
+def _stage(stage: Stage, program: Program, index: Expr) -> Stage:
     record = stage.record
     kinds = {n: _kind(e, program.kinds) for n, e in stage.operands} | {"j": "int"}
     for f in record.fields:
@@ -78,7 +79,7 @@ def _stage(stage: Stage, program: Program) -> Stage:
             kinds[prefix + f.name] = f.type
 
     def low(e: Expr) -> Expr:
-        return lower(e, kinds, program.state)
+        return lower(e, kinds, program.state, index)
 
     fields = tuple(
         replace(
@@ -96,7 +97,7 @@ def _stage(stage: Stage, program: Program) -> Stage:
         finish=tuple((o, low(e)) for o, e in record.finish),
         names=tuple((low(e), n) for e, n in record.names if set(names_of(e)) <= set(kinds)),
     )
-    operands = tuple((n, lower(e, program.kinds, program.state)) for n, e in stage.operands)
+    operands = tuple((n, lower(e, program.kinds, program.state, index)) for n, e in stage.operands)
     return replace(stage, record=record, operands=operands)
 
 

@@ -1,0 +1,142 @@
+"""The state of a pair: the corrected form's steps on a tile of scores, payload fields as matmuls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fusedreduce.declare.record import Field, Record
+from fusedreduce.ir.expr import Expr, names, var
+from fusedreduce.kernels.corrected import CorrectedPrinter
+from fusedreduce.kernels.general import GeneralPrinter
+from fusedreduce.kernels.stage import tuple_of
+
+
+class PairState(CorrectedPrinter):
+    """Steps of a corrected form in which every field counts what is inside the mask.
+
+    even      no element of this tile is masked
+    absorbed  masked scores are -inf, and every field takes an element of -inf as none
+    positive  the scalar that multiplies the raw score in `x` is positive: extremes of the raw score
+              come first
+    """
+
+    even = False
+    absorbed = False
+    positive: Expr | None = None
+    weights: Mapping[str, Expr]  # of the payload, by vector field
+
+    def masked(self, text: str, identity: str, place: str, present: str = "") -> str:
+        if text in self.covered:
+            return text
+        inside = "" if self.even or self.absorbed else "inside"
+        condition = " & ".join(c for c in (inside, present) if c)
+        if not condition and place != "element":
+            text = f"{text} + tl.zeros((QUERIES, KEYS), {self.dtype('float')})"
+        return f"tl.where({condition}, {text}, {identity})" if condition else text
+
+    def is_count(self, f: Field) -> bool:
+        return False
+
+    def is_lane_sum(self, f: Field) -> bool:
+        return False
+
+    def begin_step(self) -> None:
+        super().begin_step()
+        self.terms: dict[Expr, str] = {}  # the tiles that have a name in this step
+        self.covered: set[str] = set()  # those that are the identity where masked
+
+    def contribution(self, f: Field) -> str:
+        """A term that several fields need, or that is the payload's weight, has a name."""
+        text = super().contribution(f)
+        assert f.term is not None
+        used = [g for g in self.record.fields if self.weights.get(g.name, g.term) is f.term]
+        if f.kind != "Sum" or len(used) < 2 or not f.term.args:
+            return text
+        return self.named(f, f.term, text)
+
+    def named(self, f: Field, term: Expr, text: str) -> str:
+        """The tile of a sum's terms, 0 where masked."""
+        if term not in self.terms:
+            text = self.masked(text, "0.0", "element", self.present(f))
+            name = self.terms[term] = self.body.assign(["p", "p_tile"], text, "element")
+            self.covered.add(name)
+        return self.terms[term]
+
+    def extreme(self, f: Field, text: str) -> str:
+        """max(score) * scale for max(score * scale), where the scale is positive."""
+        if self.positive is not None and self.even and not self.propagates(f):
+            x = f.term
+            operand = self.operand_text.get(str(x.value)) if x is not None and not x.args else None
+            if operand is not None and operand.op == "mul" and operand.args[1] is self.positive:
+                raw = self.body.at(self.body.text(operand.args[0]), "element", "element")
+                return f"{self.reduced(f.kind, raw)} * {self.body.text(self.positive)}"
+        return super().extreme(f, text)
+
+    # -- payload fields
+
+    def corrected_vector(self, f: Field, part: str) -> str:
+        """A part of a payload field at the new references."""
+        if f.correct is None or not self.is_corrected(f):
+            return part
+        parameters = list(dict.fromkeys(names(f.correct)))
+        name = self.body.functions.define(
+            f"correct_{f.name}", [p.replace(".", "_") for p in parameters], f.correct, self.user
+        )
+        given = [part if p == f.name else f"{self.side(f, p)}[:, None]" for p in parameters]
+        return f"{name}({', '.join(given)})"
+
+    def weight(self, f: Field) -> str:
+        """The payload's weight on this tile, 0 where masked."""
+        expr = self.weights[f.name]
+        return self.terms.get(expr) or self.named(
+            f, expr, self.apply(f"weight_{f.name}", expr, "element")
+        )
+
+
+def absorbs(record: Record, weights: Mapping[str, Expr], x: str) -> bool:
+    """Does every field take an element with x = -inf as none, with no select of its own?
+
+    A payload's weight does where a plain sum of the same term does: what the payload holds at such
+    an element is not asked.
+    """
+    plain = {f.term for f in record.fields if f.kind == "Sum" and f.name not in weights
+             and not record.guarded(f"present:{f.name}")}  # fmt: skip
+    for f in record.fields:
+        free = [r for r in record.free_references(f.name) if r.term is var(x)]
+        sums = f.kind == "Sum" and bool(free) and weights.get(f.name, f.term) in plain
+        extreme = f.kind == "Max" and f.term is var(x) and f.type == "float"
+        if not sums and not extreme:
+            return False
+    return True
+
+
+class PairGeneral(GeneralPrinter):
+    """A general form: tiles merge with the row's state where either holds an element."""
+
+    def start(self) -> None:
+        super().start()
+        self.seen = self.full("seen", 0, "int")
+        self.row(self.seen, f"tl.full(({self.body.ROWS},), 0, tl.int32)")
+
+    def update(self) -> dict[str, str]:
+        tile: dict[str, str] = {}
+        merge = self.present_helper(self.merge_helper())
+        lifted = [
+            self.lifted(f, e) for f, e in zip(self.record.fields, self.record.lift, strict=True)
+        ]
+        present = self.claim("present")
+        self.body.writer.line(f"{present} = inside.to(tl.int32)", self.body.shape("element"))
+        fields = [f.name for f in self.record.fields]
+        tile_names = [self.claim("seen_tile"), *(self.claim(f"{n}_tile") for n in fields)]
+        inputs = tuple_of([present, *lifted])
+        if self.record.commutative:
+            self.body.writer.line(f"{', '.join(tile_names)} = tl.reduce({inputs}, 1, {merge})")
+        else:
+            self.scan(tile_names, [present, *lifted], merge)
+        state = [self.seen, *(self.value[n] for n in fields)]
+        self.body.writer.line(f"{', '.join(state)} = {merge}({', '.join([*state, *tile_names])})")
+        return tile
+
+    def settle(self, new: dict[str, str]) -> None:
+        """Everything was merged in place."""
+

@@ -1,0 +1,256 @@
+"""The pair skeleton, backward: key blocks outside for d k and d v, query blocks outside for d q.
+
+Scores are recomputed from q and k; what a query needs beside them was saved or is a sum over its
+width. Nothing is added to memory by two programs, so the bits repeat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fusedreduce.gradient.pairs import DP, PairBackward
+from fusedreduce.ir.expr import Expr, is_const, names, var
+from fusedreduce.ir.show import show
+from fusedreduce.kernels.base_two import LOG2_E, exponentials
+from fusedreduce.kernels.pair_frame import Blocks, Frame
+from fusedreduce.kernels.pair_header import header
+from fusedreduce.kernels.rows import PrintedKernel
+from fusedreduce.plan.pairs import PairPlan, chunks
+
+
+@dataclass
+class BackwardPrinter:
+    """Prints one direction of the backward of a pair."""
+
+    backward: PairBackward
+    plan: PairPlan
+    blocks: Blocks
+    title: str
+    certificates: Sequence[str] = ()
+    precision: str = ""
+    frame: Frame = field(init=False)
+
+    def __post_init__(self) -> None:
+        b = self.backward
+        self.pair, self.keys = b.forward, self.plan.direction == "keys"
+        self.frame = Frame(self.pair, self.plan, self.blocks, self.title, b.rows, self.precision)
+        self.body, self.w = self.frame.body, self.frame.body.writer
+        for n in b.rows:
+            self.body.places[var(n)] = "row"
+        self.body.bind(var(DP), "dp", "element")
+        self.body.namer.taken |= {"dp"}
+        self.mask = None if self.pair.mask is None else self.frame.lowered(self.pair.mask)
+        self.score = self.prepared(b.score)
+        self.factor = self.frame.lowered(b.factor)
+        self.weight = None if b.weight is None else self.prepared(b.weight)
+        self.body.user |= {self.score: "ds"}
+        if self.weight is not None:
+            self.body.user |= {self.weight: "p"}
+
+    def prepared(self, e: Expr) -> Expr:
+        e = self.frame.lowered(e)
+        return exponentials(e, self.frame.is_scalar) if self.pair.state == "float32" else e
+
+    @property
+    def exprs(self) -> list[Expr]:
+        return [self.score, *([] if self.weight is None else [self.weight])]
+
+    # -- the kernel
+
+    def print(self) -> PrintedKernel:
+        self.begin()
+        every = [*self.exprs, *([] if self.mask is None else [self.mask])]
+        self.frame.use(*every, self.factor)
+        for e in every:
+            for node in (n for a in (e,) for n in _nodes(a)):
+                if node.op == "mul" and is_const(node.args[1], LOG2_E):
+                    scalar = self.frame.is_scalar(node)
+                    self.body.user[node] = "scale_log2_e" if scalar else "natural"
+        self.frame.scalars(*every)
+        fixed = ("scalar", "column") if self.keys else ("scalar", "row")
+        self.frame.load_reads(every, fixed, masked=True)
+        if not self.keys:
+            self.body.hoist(every, lambda n: var(n) in self.body.known)
+        if self.keys:
+            with self.frame.inner("for g in range(group):"):
+                self.w.line("h = hk * group + g")
+                self.frame.visit(self.step_keys)
+        else:
+            self.frame.visit(self.step_queries)
+        self.store()
+        return self.finished()
+
+    def begin(self) -> None:
+        w = self.w
+        outer, size, i0 = ("Sk", "KEYS", "j0") if self.keys else ("Sq", "QUERIES", "i0")
+        w.line(f"blocks = tl.cdiv({outer}, {size})")
+        last_first = self.blocks.ranges is not None and not self.keys
+        at = "tl.program_id(0) % blocks"
+        w.line(f"block = blocks - 1 - {at}" if last_first else f"block = {at}")
+        w.line("bh = tl.program_id(0) // blocks")
+        if self.keys:
+            w.line("b = bh // (H // group)")
+            w.line("hk = bh % (H // group)")
+        else:
+            w.line("b = bh // H")
+            w.line("h = bh % H")
+            w.line("hk = h // group")
+        w.line(f"{i0} = block * {size}")
+        if self.blocks.ranges is not None:
+            w.line(f"{i0[0]}1 = tl.minimum({i0} + {size}, {outer})")
+        if self.keys:
+            w.line("j = j0 + tl.arange(0, KEYS)", "(KEYS,)")
+            w.line("query = tl.arange(0, QUERIES)", "(QUERIES,)")
+            self.k = self.frame.load("k", self.pair.D, "j0", "KEYS", "hk")
+            if self.weight is not None:
+                self.v = self.frame.load("v", self.pair.DV, "j0", "KEYS", "hk")
+            self.dk = self.accumulators("dk", self.pair.D, "KEYS")
+            self.dv = self.accumulators("dv", self.pair.DV, "KEYS") if self.weight is not None else []
+            return
+        w.line("i = i0 + tl.arange(0, QUERIES)", "(QUERIES,)")
+        w.line("row = bh.to(tl.int64) * Sq + i", "(QUERIES,)")
+        w.line("key = tl.arange(0, KEYS)", "(KEYS,)")
+        self.q = self.frame.load("q", self.pair.D, "i0", "QUERIES", "h")
+        if DP in names(self.score):
+            self.d = self.frame.load(self.d_name, self.pair.DV, "i0", "QUERIES", "h")
+        self.load_rows()
+        self.dq = self.accumulators("dq", self.pair.D, "QUERIES")
+
+    @property
+    def d_name(self) -> str:
+        return f"d_{self.backward.vector}"
+
+    def accumulators(self, name: str, width: int, size: str) -> list[str]:
+        parts = chunks(width)
+        found = [f"{name}_{k}" if len(parts) > 1 else name for k in range(len(parts))]
+        for n, part in zip(found, parts, strict=True):
+            self.body.namer.taken.add(n)
+            self.w.line(f"{n} = tl.full(({size}, {part}), 0.0, tl.{self.pair.state})", f"({size}, {part})")
+        return found
+
+    def load_rows(self) -> None:
+        """The row values of these queries."""
+        dtypes = {r.name: r.dtype for r in self.pair.results}
+        for n in self.backward.rows:
+            name = n.replace(".", "_")
+            self.frame.pointers[f"{name}_ptr"] = None
+            dtype = dtypes.get(n, self.pair.state)
+            other = "0.0" if "float" in dtype else "0"
+            text = f"tl.load({name}_ptr + row, mask=i < Sq, other={other})"
+            self.body.bind(var(n), self.body.assign([name], text, "row"), "row")
+
+    # -- one block
+
+    def before(self, start: str, masked: bool) -> None:
+        """Positions, and what is read at them."""
+        exprs = [*self.exprs, *([self.mask] if masked and self.mask is not None else [])]
+        inner = ("row", "element") if self.keys else ("column", "element")
+        self.frame.load_reads(exprs, inner, masked)
+        if masked:
+            self.frame.inside([] if self.mask is None else [self.mask])
+
+    def element(self, masked: bool, d: Sequence[str], v: Sequence[str]) -> tuple[str, str]:
+        """p and ds of one block, 0 where masked."""
+        weight = ""
+        if self.weight is not None:
+            weight = self.body.define(self.weight)
+        if DP in names(self.score):
+            shape = self.body.shape("element")
+            sides = (v, d) if self.keys else (d, v)
+            self.w.line(f"dp = {self.frame.dot(*sides)}", shape)
+        slope = self.body.define(self.score)
+        if masked:
+            for n in dict.fromkeys((weight, slope)):
+                if n:
+                    self.w.line(f"{n} = tl.where(inside, {n}, 0.0)", self.body.shape("element"))
+        return weight, slope
+
+    def narrow(self, name: str, like: str) -> str:
+        return name if self.pair.dtype == self.pair.state else f"{name}.to({like}.dtype)"
+
+    def step_keys(self, start: str, masked: bool) -> None:
+        w = self.w
+        w.line(f"i = {start} + query", "(QUERIES,)")
+        w.line("row = (b * H + h).to(tl.int64) * Sq + i", "(QUERIES,)")
+        q = self.frame.load("q", self.pair.D, start, "QUERIES", "h")
+        d = self.frame.load(self.d_name, self.pair.DV, start, "QUERIES", "h") if self.weight is not None else []
+        self.load_rows()
+        self.before(start, masked)
+        if masked and self.blocks.lists:
+            w.line("seen_query = tl.max(inside.to(tl.int32), 0) > 0", "(QUERIES,)")
+            for t in (*q, *d):
+                w.line(f"{t} = tl.where(seen_query[:, None], {t}, 0.0)")
+        w.line(f"score = {self.frame.dot(self.k, q)}", self.body.shape("element"))
+        p, ds = self.element(masked, d, self.v if self.weight is not None else [])
+        for n, t in zip(self.dv, d, strict=True):
+            w.line(f"{n} = {self.frame.product(self.narrow(p, t), t, n)}")
+        for n, t in zip(self.dk, q, strict=True):
+            w.line(f"{n} = {self.frame.product(self.narrow(ds, t), t, n)}")
+
+    def step_queries(self, start: str, masked: bool) -> None:
+        w = self.w
+        w.line(f"j = {start} + key", "(KEYS,)")
+        k = self.frame.load("k", self.pair.D, start, "KEYS", "hk")
+        v = self.frame.load("v", self.pair.DV, start, "KEYS", "hk") if DP in names(self.score) else []
+        self.before(start, masked)
+        if masked and self.blocks.lists:
+            w.line("seen_key = tl.max(inside.to(tl.int32), 0) > 0", "(KEYS,)")
+            for t in (*k, *v):
+                w.line(f"{t} = tl.where(seen_key[:, None], {t}, 0.0)")
+        w.line(f"score = {self.frame.dot(self.q, k)}", self.body.shape("element"))
+        _, ds = self.element(masked, self.d if v else [], v)
+        for n, t in zip(self.dq, k, strict=True):
+            w.line(f"{n} = {self.frame.product(self.narrow(ds, t), t, n)}")
+
+    # -- results
+
+    def store(self) -> None:
+        w = self.w
+        if not self.keys:
+            self.store_tiles("dq", self.dq, self.pair.D, "row", "i < Sq")
+            return
+        w.line("row = bh.to(tl.int64) * Sk + j", "(KEYS,)")
+        self.store_tiles("dk", self.dk, self.pair.D, "row", "j < Sk")
+        if self.dv:
+            self.store_tiles("dv", self.dv, self.pair.DV, "row", "j < Sk", scaled=False)
+
+    def store_tiles(
+        self, name: str, tiles: Sequence[str], width: int, row: str, inside: str, scaled: bool = True
+    ) -> None:
+        """A gradient, contiguous; the scalar factor of d score comes in once, here."""
+        self.frame.pointers[f"{name}_ptr"] = None
+        factor = "" if not scaled or is_const(self.factor, 1) else f" * {self.factor_text()}"
+        first = 0
+        for tile, part in zip(tiles, chunks(width), strict=True):
+            at = f"{first} + tl.arange(0, {part})" if first else f"tl.arange(0, {part})"
+            d = self.body.assign(["d"], at, "")
+            mask = f"({inside})[:, None]"
+            if first + part > width:
+                mask += f" & ({d} < {width})[None, :]"
+            pointer = f"{name}_ptr + {row}[:, None] * {width} + {d}[None, :]"
+            self.w.line(f"tl.store({pointer}, {tile}{factor}, mask={mask})")
+            first += part
+
+    def factor_text(self) -> str:
+        text = self.body.text(self.factor, "scalar")
+        return text if text.isidentifier() else f"({text})"
+
+    def finished(self) -> PrintedKernel:
+        frame = self.frame
+        sizes = ["H", "group", "Sq", "Sk"]
+        extra = [n for n in frame.integers if n not in sizes]
+        arguments = [*frame.pointers, *frame.numbers, *sizes, *extra]
+        constants = (("QUERIES", self.plan.QUERIES), ("KEYS", self.plan.KEYS))
+        b = self.backward
+        formulas = [("d score", f"{show(b.factor)} * {show(b.score)}" if not is_const(b.factor, 1)
+                     else show(b.score))]  # fmt: skip
+        if b.weight is not None and self.keys:
+            formulas.append(("dv", f"sum over i of {show(b.weight)} * {self.d_name}"))
+        head = header(self.pair, self.plan, self.title, self.certificates, formulas)
+        text = frame.module(head, arguments, [c for c, _ in constants])
+        return PrintedKernel(self.title, text, tuple(arguments), constants)
+
+
+def _nodes(e: Expr) -> list[Expr]:
+    return [e, *(n for a in e.args for n in _nodes(a))]
