@@ -65,7 +65,7 @@ def backward(
     """
     pair, found = b.forward, {}
     given = {n: t.contiguous() for n, t in rows.items() if n in b.rows}
-    d = {n: t for n, t in vectors.items() if n == f"d_{b.vector}"}
+    d = readable({n: t for n, t in vectors.items() if n == f"d_{b.vector}"})
     base = operands(inputs) | d | pointers(given) | pointers(inputs.tables)
     batch, heads, length = inputs.rows
     if "q" in wanted:
@@ -146,7 +146,14 @@ def loaded(kernel: PrintedKernel, plan: PairPlan) -> Loaded:
 
 def operands(inputs: PairInputs) -> dict[str, Tensor]:
     found = {"q": inputs.q, "k": inputs.k}
-    return found if inputs.v is None else found | {"v": inputs.v}
+    return readable(found if inputs.v is None else found | {"v": inputs.v})
+
+
+def readable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """NOTE: Triton's interpreter has no descriptors of bfloat16 (3.6 to 3.7)."""
+    if not launch.interpreting():
+        return tensors
+    return {n: t.float() if t.dtype == torch.bfloat16 else t for n, t in tensors.items()}
 
 
 def pointers(tensors: Values) -> dict[str, Tensor]:
