@@ -64,7 +64,8 @@ class Mask:
         return Mask(expr, sources, f"{self._inner()} {sign} {other._inner()}")
 
     def _inner(self) -> str:
-        return f"({self.label})" if " " in self.label.split("(")[0] else self.label
+        joined = " & " in self.label or " | " in self.label
+        return f"({self.label})" if joined else self.label
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Mask):
