@@ -59,7 +59,7 @@ class Bound:
         if score is not None:
             values["score"] = score
         shapes = [x.shape for x in (b, h, i, j, score) if isinstance(x, Tensor)]
-        return value(self.expr, values, self.device).expand(*_joined(shapes))
+        return value(self.expr, values, self.device).expand(_joined(shapes))
 
 
 def _joined(shapes: Sequence[torch.Size]) -> torch.Size:
