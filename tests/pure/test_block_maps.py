@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fusedreduce import masks
-from fusedreduce.run.blocks import classify, lists
+from fusedreduce.run.blocks import block_lists, classify, lists
 from tests.masks import CASES, B, Case, H, blocks_of, bound, everywhere, places
 
 each = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -195,3 +195,17 @@ def test_a_picture_of_one_batch_and_head() -> None:
     assert mask.show(128, block=64).splitlines()[:2] == ["+.", "#+"]
     assert mask.show(128, block=64, b=1).splitlines()[:2] == ["#.", "#+"]
     assert mask.show(128, block=64, b=1, h=1).splitlines()[:2] == ["..", ".."]
+
+
+def test_lists_are_remembered_only_without_tensors() -> None:
+    shape, block, device = (1, 1, 64, 64), (16, 16), torch.device("cpu")
+    plain = [block_lists(masks.dilated(3, 2), shape, block, device) for _ in range(2)]
+    assert plain[0] is plain[1]
+    shifted = masks.dilated(3, 2).shifted("q_offset")
+    moved = block_lists(shifted, shape, block, device, (32, 0))
+    assert moved.partial_ids[0, 0, 0, :3].tolist() == [1, 2, 3]
+    ids = torch.arange(64) // 16
+    mask = masks.document(ids)
+    assert block_lists(mask, shape, block, device).full_count.sum() == 4
+    ids.zero_()
+    assert block_lists(mask, shape, block, device).full_count.sum() == 16

@@ -283,3 +283,13 @@ def test_a_tensor_elsewhere_is_told() -> None:
     mask = masks.document(torch.arange(4, device="meta"))
     with pytest.raises(errors.DeviceError, match="another device"):
         bound(mask, 4, 4)
+
+
+def test_only_positions_are_moved_by_offsets() -> None:
+    table = torch.rand(3, 4) > 0.5
+    by_tensor = masks.from_anything(table, 1, 1, 3, 4, q_offset=9, k_offset=2)
+    assert torch.equal(by_tensor.evaluate(0, 0, *places(3, 4)[2:], 3, 4), table)
+    by_function = masks.from_anything(lambda b, h, i, j: i >= j, 1, 1, 3, 4, q_offset="q_offset")
+    assert by_function == masks.causal.shifted("q_offset")
+    assert masks.from_anything(masks.causal, 1, 1, 3, 4, k_offset=2) == masks.causal.shifted(0, 2)
+    assert masks.from_anything(None, 1, 1, 3, 4, k_offset=2) is None
