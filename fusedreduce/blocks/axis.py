@@ -67,12 +67,10 @@ class Axis:
     def cut(self, values: Tensor, period: int) -> Axis:
         """The same axis, its blocks cut where a row of `values` ends, `period` long.
 
-        A block is then the end of a row, whole rows and the start of one: in each, what is known of
-        the row (values // period) and of the column (values % period) is known independently.
+        A block is then a row or the end of one, whole rows, and a row or the start of one: in each,
+        the row (values // period) and the column (values % period) range independently.
         """
         blocks = values.reshape(self.count, self.size)
-        row, column = torch.div(blocks, period, rounding_mode="floor"), blocks % period
-        head = (row == row[:, :1]) & (column[:, :1] != 0)
-        tail = (row == row[:, -1:]) & (column[:, -1:] != period - 1)
-        pieces = torch.where(head, 0, torch.where(tail, 2, 1))
+        row = torch.div(blocks, period, rounding_mode="floor")
+        pieces = torch.where(row == row[:, :1], 0, torch.where(row == row[:, -1:], 2, 1))
         return replace(self, pieces=pieces.flatten())

@@ -8,9 +8,10 @@ skip or full only if it certainly is; where that is not found out, it is partial
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from fusedreduce.blocks.spans import Span
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.check import all_kinds
 from fusedreduce.ir.dependence import depends
-from fusedreduce.ir.expr import Expr, names, walk
+from fusedreduce.ir.expr import Expr, walk
 
 _INDICES = ("b", "h", "i", "j")
 _BUCKETS = 251  # a prime number: equal integers leave the same rest
@@ -47,14 +48,42 @@ def classify(bound: Bound, B: int, H: int, Sq: int, Sk: int, BQ: int, BK: int) -
             [2, 1]], dtype=torch.int8)
     """
     check_sizes(bound, {"b": B, "h": H, "i": Sq, "j": Sk})
-    root = grouped(bound.expr, bound.kinds)
+    facts = _analysed(bound.expr, tuple(bound.kinds.items()))
     axes = {"i": Axis(2, Sq, BQ, bound.device), "j": Axis(3, Sk, BK, bound.device)}
-    outer = tuple(n if name in names(root) else 1 for name, n in (("b", B), ("h", H)))
+    outer = tuple(n if name in facts.needs[facts.root] else 1 for name, n in (("b", B), ("h", H)))
     shape = (*outer, axes["i"].count, axes["j"].count)
     if 0 in shape:
         return torch.zeros(shape, dtype=torch.int8, device=bound.device)
-    blocks = _Blocks(bound, root, {"b": B, "h": H}, axes).cut()
-    return _mapped(blocks.of(root), blocks.axes, shape)
+    blocks = _Blocks(bound, facts, {"b": B, "h": H}, axes).cut()
+    return _mapped(blocks.of(facts.root), blocks.axes, shape)
+
+
+@dataclass(frozen=True, eq=False)
+class _Facts:
+    """What does not depend on values: kinds, indices needed, each `x % period`, in order.
+
+    `uses` counts for each node the nodes above it in which i and j meet.
+    """
+
+    root: Expr
+    kinds: Mapping[Expr, str]
+    needs: Mapping[Expr, frozenset[str]]
+    periods: tuple[tuple[Expr, int], ...]
+    uses: Mapping[Expr, int]
+
+
+@lru_cache(maxsize=256)
+def _analysed(expr: Expr, kinds: tuple[tuple[str, str], ...]) -> _Facts:
+    root = grouped(expr, dict(kinds))
+    periods = [
+        (node.args[0], node.args[1].value)
+        for node in walk(root)
+        if node.op == "mod" and isinstance(node.args[1].value, int)
+    ]
+    needs = depends(root, on={name: frozenset((name,)) for name in _INDICES})
+    meeting = (n for n in walk(root) if {"i", "j"} <= needs[n] and n.op != "read")
+    uses = Counter(a for n in meeting for a in set(n.args))
+    return _Facts(root, all_kinds(root, dict(kinds)), needs, tuple(periods), uses)
 
 
 def _mapped(found: Span, axes: Mapping[str, Axis], shape: tuple[int, ...]) -> Tensor:
@@ -73,18 +102,19 @@ class _Blocks:
     """Spans of subexpressions, of shapes (B or 1, H or 1, blocks of i or 1, blocks of j or 1)."""
 
     bound: Bound
-    root: Expr
+    facts: _Facts
     outer: Mapping[str, int]
     axes: Mapping[str, Axis]
     done: dict[Expr, Span] = field(default_factory=dict)
+    left: Counter[Expr] = field(default_factory=Counter)
 
-    @cached_property
-    def kinds(self) -> dict[Expr, str]:
-        return all_kinds(self.root, self.bound.kinds)
+    @property
+    def kinds(self) -> Mapping[Expr, str]:
+        return self.facts.kinds
 
-    @cached_property
-    def needs(self) -> dict[Expr, frozenset[str]]:
-        return depends(self.root, on={name: frozenset((name,)) for name in _INDICES})
+    @property
+    def needs(self) -> Mapping[Expr, frozenset[str]]:
+        return self.facts.needs
 
     @cached_property
     def values(self) -> dict[str, Any]:
@@ -104,17 +134,14 @@ class _Blocks:
     def cut(self) -> _Blocks:
         """Blocks cut where a row of `i % width` ends, for the first such in the mask."""
         axes = dict(self.axes)
-        for node in walk(self.root):
-            if node.op != "mod" or not isinstance(node.args[1].value, int):
-                continue
-            x, period = node.args[0], node.args[1].value
+        for x, period in self.facts.periods:
             index = next(iter(self.needs[x])) if len(self.needs[x]) == 1 else ""
             if self.kinds[x] != "int" or period < 1 or index not in axes or axes[index].parts > 1:
                 continue
             size = axes[index].size
             if x.op != "var" or (size % period and period % size):
                 axes[index] = axes[index].cut(self.at_positions(x).flatten(), period)
-        return replace(self, axes=axes, done={})
+        return replace(self, axes=axes, done={}, left=Counter())
 
     def of(self, node: Expr) -> Span:
         """The span of a node; made of those below it only where i and j meet."""
@@ -142,6 +169,10 @@ class _Blocks:
         if node.op == "read":
             return self.read(node)
         args = [self.of(a) for a in node.args]
+        for a in set(node.args):  # what nobody needs any more is let go
+            self.left[a] += 1
+            if self.left[a] == self.facts.uses[a]:
+                del self.done[a]
         if node.op == "cast":
             return spans.converted(args[0], str(node.value))
         if node.op not in spans.RULES:
