@@ -75,6 +75,7 @@ class BackwardPrinter:
         if self.keys:
             with self.frame.inner("for g in range(group):"):
                 self.w.line("h = hk * group + g")
+                self.w.line("first_row = (b * H + h).to(tl.int64) * Sq")
                 self.frame.visit(self.step_keys)
         else:
             self.frame.visit(self.step_queries)
@@ -109,7 +110,7 @@ class BackwardPrinter:
             self.dv = self.accumulators("dv", self.pair.DV, "KEYS") if self.weight is not None else []
             return
         w.line("i = i0 + tl.arange(0, QUERIES)", "(QUERIES,)")
-        w.line("row = bh.to(tl.int64) * Sq + i", "(QUERIES,)")
+        w.line("first_row = bh.to(tl.int64) * Sq")
         w.line("key = tl.arange(0, KEYS)", "(KEYS,)")
         self.q = self.frame.load("q", self.pair.D, "i0", "QUERIES", "h")
         if DP in names(self.score):
@@ -129,15 +130,16 @@ class BackwardPrinter:
             self.w.line(f"{n} = tl.full(({size}, {part}), 0.0, tl.{self.pair.state})", f"({size}, {part})")
         return found
 
-    def load_rows(self) -> None:
-        """The row values of these queries."""
+    def load_rows(self, masked: bool = True) -> None:
+        """The row values of these queries; in a whole block every one exists."""
         dtypes = {r.name: r.dtype for r in self.pair.results}
         for n in self.backward.rows:
             name = n.replace(".", "_")
             self.frame.pointers[f"{name}_ptr"] = None
             dtype = dtypes.get(n, self.pair.state)
             other = "0.0" if "float" in dtype else "0"
-            text = f"tl.load({name}_ptr + row, mask=i < Sq, other={other})"
+            mask = f", mask=i < Sq, other={other}" if masked else ""
+            text = f"tl.load({name}_ptr + first_row + i{mask})"
             self.body.bind(var(n), self.body.assign([name], text, "row"), "row")
 
     # -- one block
@@ -172,10 +174,9 @@ class BackwardPrinter:
     def step_keys(self, start: str, masked: bool) -> None:
         w = self.w
         w.line(f"i = {start} + query", "(QUERIES,)")
-        w.line("row = (b * H + h).to(tl.int64) * Sq + i", "(QUERIES,)")
         q = self.frame.load("q", self.pair.D, start, "QUERIES", "h")
         d = self.frame.load(self.d_name, self.pair.DV, start, "QUERIES", "h") if self.weight is not None else []
-        self.load_rows()
+        self.load_rows(masked)
         self.before(start, masked)
         if masked and self.blocks.lists:
             w.line("seen_query = tl.max(inside.to(tl.int32), 0) > 0", "(QUERIES,)")
@@ -208,6 +209,7 @@ class BackwardPrinter:
     def store(self) -> None:
         w = self.w
         if not self.keys:
+            w.line("row = first_row + i", "(QUERIES,)")
             self.store_tiles("dq", self.dq, self.pair.D, "row", "i < Sq")
             return
         w.line("row = bh.to(tl.int64) * Sk + j", "(KEYS,)")
