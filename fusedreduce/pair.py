@@ -1,8 +1,8 @@
 """The normal form of a pair reduction: for each query, a declared reduction over the keys it sees.
 
-    score                = q[b, h, i, :] . k[b, h // group, j, :]
-    state[b, h, i]       = merge over j, where mask(b, h, i, j), of lift(operands(score, b, h, i, j))
-    payload fields       are vectors: sum_j weight(score, state) * v[b, h // group, j, :]
+    score           = q[b, h, i, :] . k[b, h // group, j, :]
+    state[b, h, i]  = merge over j, where mask(b, h, i, j), of lift(operands(score, b, h, i, j))
+    payload fields  are vectors: sum_j weight(score, state) * v[b, h // group, j, :]
 
 Operands, mask and what the user's score function adds are expressions over `score`, the indices
 b, h, i, j, the lengths Sq and Sk, run-time numbers, and reads of tables.

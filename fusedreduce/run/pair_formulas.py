@@ -120,23 +120,24 @@ class Formulas:
     """Several expressions: the reads they need, in an order in which they can be done."""
 
     lookups: tuple[Lookup, ...]
+    nodes: tuple[Expr, ...]  # of the lookups
     function: Function
-
-    @property
-    def parameters(self) -> frozenset[str]:
-        """What has to be given, reads and lengths aside."""
-        functions = (self.function, *(k.indices for k in self.lookups))
-        return frozenset(n for f in functions for n in f.parameters)
 
     def __call__(
         self, values: Values, tables: Mapping[str, Tensor], region: Region, language: Language
     ) -> list[Tensor]:
         """The values, each with four dimensions."""
+        return self.both(values, tables, region, language)[0]
+
+    def both(
+        self, values: Values, tables: Mapping[str, Tensor], region: Region, language: Language
+    ) -> tuple[list[Tensor], Values]:
+        """The values; and all that they were made of, reads by the names of the lookups."""
         values = dict(values)
         for k in self.lookups:
             values[k.name] = language.load(k(tables[k.table], values, region))
         made = self.function(values)
-        return [t if t.ndim == 4 else t.reshape(1, 1, 1, 1) for t in made]
+        return [t if t.ndim == 4 else t.reshape(1, 1, 1, 1) for t in made], values
 
 
 def formulas(
@@ -162,7 +163,7 @@ def formulas(
         function = language.function(_opened(indices, names), kinds, ["int"] * len(indices))
         lookups.append(Lookup(name, known[node].table, _axes(indices), function))
     function = language.function(_opened(exprs, names), kinds, types)
-    return Formulas(tuple(lookups), function)
+    return Formulas(tuple(lookups), tuple(names), function)
 
 
 def _axes(indices: Sequence[Expr]) -> tuple[str | int, ...] | None:

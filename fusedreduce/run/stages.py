@@ -260,7 +260,7 @@ def _position(pick: Callable[..., tuple[Tensor, Tensor]], better: Callable[..., 
         value, at = pick(term, 1, keepdim=True)
         at = at + tile.start
         if tile.inside is not None:  # an element may well have the value of nothing
-            at = torch.where(value == f.identity, _first_inside(tile), at)
+            at = torch.where(torch.eq(value, f.identity or 0), _first_inside(tile), at)
         if old is not None:
             best, place = old[f.position], old[f.name]
             wins = better(value, best) | ((value == best) & (at < place))
