@@ -382,12 +382,16 @@ def tiled(case: Case, a: Arguments, tile: tuple[int, int] | None = None) -> Tens
 
 
 def tiled_gradients(
-    case: Case, a: Arguments, ups: Mapping[str, Tensor | None], tile: tuple[int, int] | None = None
+    case: Case,
+    a: Arguments,
+    ups: Mapping[str, Tensor | None],
+    tile: tuple[int, int] | None = None,
+    gauged: bool | None = None,
 ) -> Tensors:
     pair = pair_of(case, a)
     inputs = inputs_of(case, a, pair)
     wanted = tuple(n for n in a.floats(bool(pair.DV)) if n in "qkv" or n in inputs.tables)
-    b = backward(pair, wanted)
+    b = backward(pair, wanted, gauged)
     return _run_backward(b, inputs, ups, wanted, tile)
 
 

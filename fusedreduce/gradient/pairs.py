@@ -123,10 +123,12 @@ def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) ->
     sums = tuple(s for s in made.sums.values() if s.name in read)
     kept = {n: e for n, e in b.saved.items() if saved_name(n) in read}
     results = tuple(
-        Result(saved_name(n), divisible(b.record, n, e), _dtype(pair, b.record, n))
+        Result(saved_name(n), divisible(pair.record, n, e), _dtype(pair, b.record, n))
         for n, e in kept.items()
     )
-    forward = replace(pair, record=b.record, results=(*pair.results, *results))
+    more = tuple(f for f in b.record.fields[len(pair.record.fields) :] if f.name in kept)
+    record = replace(pair.record, fields=(*pair.record.fields, *more))
+    forward = replace(pair, record=record, results=(*pair.results, *results))
     return PairBackward(
         forward, tuple(r.name for r in results), b.vector, sums, tuple(made.shifts), weight, score,
         factor, each,
@@ -135,8 +137,8 @@ def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) ->
 
 def divisible(record: Record, name: str, value: Expr) -> Expr:
     """What is saved of a sum: 1 where there is no element, so that 0 / sum is 0 there."""
-    f = record.by_name[name]
-    if value is not var(name) or f.kind != "Sum" or f.type != "float":
+    f = record.by_name.get(name)
+    if f is None or value is not var(name) or f.kind != "Sum" or f.type != "float":
         return value
     return where(holds_element(record), value, 1.0)
 
