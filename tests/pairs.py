@@ -392,10 +392,10 @@ def tiled_gradients(
     inputs = inputs_of(case, a, pair)
     wanted = tuple(n for n in a.floats(bool(pair.DV)) if n in "qkv" or n in inputs.tables)
     b = backward(pair, wanted, gauged)
-    return _run_backward(b, inputs, ups, wanted, tile)
+    return run_backward(b, inputs, ups, wanted, tile)
 
 
-def _run_backward(
+def run_backward(
     b: PairBackward,
     inputs: PairInputs,
     ups: Mapping[str, Tensor | None],

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from fusedreduce.declare.record import Field, Record
 from fusedreduce.gradient.element import NoBackward, absent, element_gradient, extras, mark
@@ -33,7 +34,7 @@ from fusedreduce.ir.expr import (
 )
 from fusedreduce.ir.show import show
 from fusedreduce.ir.simplify import simplify
-from fusedreduce.pair import SCORE, Pair, Read, Result, holds_element, is_vector
+from fusedreduce.pair import SCORE, Pair, Read, Result, is_vector
 
 DP = "dp"  # <d_out, v> of one element
 HALF = ("float16", "bfloat16")
@@ -136,11 +137,12 @@ def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) ->
 
 
 def divisible(record: Record, name: str, value: Expr) -> Expr:
-    """What is saved of a sum: 1 where there is no element, so that 0 / sum is 0 there."""
+    """What is saved of a sum: 1 where its references hold no element, so that 0 / sum is 0."""
     f = record.by_name.get(name)
     if f is None or value is not var(name) or f.kind != "Sum" or f.type != "float":
         return value
-    return where(holds_element(record), value, 1.0)
+    gone = [call("eq", var(r.name), r.identity or 0) for r in record.free_references(name)]
+    return where(reduce(lambda a, b: call("or", a, b), gone), 1.0, value) if gone else value
 
 
 def bare(weight: Expr, pair: Pair) -> Expr:
@@ -203,6 +205,8 @@ class _Derivation:
         """The vector field from the vector result: out = a * o + c, o = (out - c) / a."""
         if not self.vector:
             return const(0.0)
+        if self.vector.startswith("state."):
+            return var(self.vector) if self.vector == f"state.{f.name}" else const(0.0)
         finish = dict(self.pair.record.finish)[self.vector_output]
         return cancelled(substitute(inverted(finish, f.name, var(self.vector)), self.state))
 

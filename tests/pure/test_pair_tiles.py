@@ -302,6 +302,51 @@ def test_the_state_is_a_result_too() -> None:
         torch.testing.assert_close(got[f"state.{n}"], t)
 
 
+@pytest.mark.parametrize("taken", [("m", "s"), ("m", "s", "o")], ids=str)
+def test_the_state_has_a_gradient(taken: tuple[str, ...]) -> None:
+    case = masked(SOFTMAX, "causal")
+    a = arguments(case, sizes(), torch.float64)
+    pair = pairs.pair_of(case, a)
+    fields = pair.record.by_name
+    slots = tuple(
+        Result(f"state.{n}", pairs.var(n), "float64", is_vector(pair.record, fields[n]))
+        for n in taken
+    )
+    given = a.mapped(lambda t: t.detach().requires_grad_())
+    state = eager.pair_state(
+        SoftmaxSum, given.q, given.k, given.v,
+        lambda s, b, h, i, j: s * 0.3, lambda b, h, i, j: i >= j,
+    )  # fmt: skip
+    ups = {f"state.{n}": pairs.random(*state[n].shape) for n in taken}
+    wanted = ("q", "k", "v") if "o" in taken else ("q", "k")
+    right = torch.autograd.grad(
+        [state[n] for n in taken], [getattr(given, n) for n in wanted], [*ups.values()]
+    )
+    inputs = pairs.inputs_of(case, a, pair)
+    found = pairs.run_backward(
+        pairs.backward(replace(pair, results=slots), ()), inputs, ups, wanted, None
+    )
+    for n, r in zip(wanted, right, strict=True):
+        torch.testing.assert_close(found[n], r)
+
+
+def test_a_sum_that_is_0_of_some_elements() -> None:
+    """It is not taken for a sum of nothing: d (sum x)^2 / d x is 0 there."""
+    import fusedreduce as fr
+
+    class Square(fr.Reduction):
+        s = fr.Sum(lambda x: x)
+
+        def finish(s):
+            return s * s
+
+    case = Case("square", Square, ("",))
+    a = arguments(case, sizes(3, 2, D=1), torch.float64)
+    a.k[:, :, 0] = -a.k[:, :, 1]
+    found = pairs.tiled_gradients(case, a, {"value": torch.ones(2, 2, 3, dtype=torch.float64)})
+    assert not found["q"].any()
+
+
 # ---- the meaning itself, beside torch ------------------------------------------------------------
 
 
