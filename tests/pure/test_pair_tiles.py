@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce.errors import NotFusible
+from fusedreduce.gradient import NoBackward
 from fusedreduce.pair import Result, is_vector
 from fusedreduce.reductions import LogSumExp, Moments, SoftmaxEntropy, SoftmaxSum
 from fusedreduce.run import eager
@@ -55,6 +56,8 @@ def check(
             require_near(got[n], r, plain[n], 2.0, (case.name, n))
         else:
             assert torch.equal(got[n], r), (case.name, n)
+    if not derived(case, a):
+        return
     ups = pairs.ups_of(right) if ups is None else ups
     ups = {n: u.to(plain[n].dtype) if u.stride() == () else u.to(plain[n]) for n, u in ups.items()}
     exact = pairs.meant_gradients(case, doubled, {n: u.double() for n, u in ups.items()})
@@ -65,6 +68,15 @@ def check(
         require_near(g, exact[n], same[n], 3.0, (case.name, f"d {n}"))
     for n in exact.keys() - found.keys():
         assert not exact[n].any(), (case.name, f"d {n} is missing")
+
+
+def derived(case: Case, a: Arguments) -> bool:
+    """Does the declaration have a derived backward? Some general merges have none."""
+    try:
+        pairs.backward(pairs.pair_of(case, a), ())
+    except NoBackward:
+        return False
+    return True
 
 
 def rounded(case: Case, dtype: torch.dtype) -> Callable[[Any], Any]:
@@ -81,6 +93,18 @@ def rounded(case: Case, dtype: torch.dtype) -> Callable[[Any], Any]:
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_declaration_with_a_score_and_a_mask(case: Case, dtype: torch.dtype) -> None:
     check(case, arguments(case, sizes(), dtype), tile=(3, 4))
+
+
+@pytest.mark.parametrize("mask", ["causal", "some rows", "some keys"])
+@pytest.mark.parametrize("case", pairs.SHIPPED, ids=lambda c: c.name)
+def test_every_shipped_declaration(case: Case, mask: str) -> None:
+    case = replace(case, mask=pairs.MASKS[mask])
+    check(case, arguments(case, sizes(), torch.float32), tile=(3, 4))
+
+
+def test_only_declarations_that_say_so_have_no_backward() -> None:
+    none = [c.name for c in pairs.SHIPPED if not derived(c, arguments(c, sizes(), torch.float64))]
+    assert sorted(none) == ["AffineComposition", "LossStatistics", "MaxSubarray", "TopTwo"]
 
 
 @pytest.mark.parametrize("group", [1, 2, 3, 8])
