@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from fusedreduce.declare.record import Field, Record
 from fusedreduce.gradient.element import NoBackward, absent, element_gradient, extras, mark
@@ -122,14 +123,26 @@ def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) ->
     read |= set() if weight is None else set(names(weight))
     sums = tuple(s for s in made.sums.values() if s.name in read)
     kept = {n: e for n, e in b.saved.items() if saved_name(n) in read}
-    results = tuple(Result(saved_name(n), e, _dtype(pair, b.record, n)) for n, e in kept.items())
-    more = {f.name for f in b.record.fields} - set(pair.record.by_name) - set(kept)
-    record = replace(b.record, fields=tuple(f for f in b.record.fields if f.name not in more))
+    results = tuple(
+        Result(saved_name(n), divisible(pair.record, n, e), _dtype(pair, b.record, n))
+        for n, e in kept.items()
+    )
+    more = tuple(f for f in b.record.fields[len(pair.record.fields) :] if f.name in kept)
+    record = replace(pair.record, fields=(*pair.record.fields, *more))
     forward = replace(pair, record=record, results=(*pair.results, *results))
     return PairBackward(
         forward, tuple(r.name for r in results), b.vector, sums, tuple(made.shifts), weight, score,
         factor, each,
     )  # fmt: skip
+
+
+def divisible(record: Record, name: str, value: Expr) -> Expr:
+    """What is saved of a sum: 1 where its references hold no element, so that 0 / sum is 0."""
+    f = record.by_name.get(name)
+    if f is None or value is not var(name) or f.kind != "Sum" or f.type != "float":
+        return value
+    gone = [call("eq", var(r.name), r.identity or 0) for r in record.free_references(name)]
+    return where(reduce(lambda a, b: call("or", a, b), gone), 1.0, value) if gone else value
 
 
 def bare(weight: Expr, pair: Pair) -> Expr:
@@ -192,6 +205,8 @@ class _Derivation:
         """The vector field from the vector result: out = a * o + c, o = (out - c) / a."""
         if not self.vector:
             return const(0.0)
+        if self.vector.startswith("state."):
+            return var(self.vector) if self.vector == f"state.{f.name}" else const(0.0)
         finish = dict(self.pair.record.finish)[self.vector_output]
         return cancelled(substitute(inverted(finish, f.name, var(self.vector)), self.state))
 
@@ -352,6 +367,8 @@ class _Widths:
 
     def factored(self, terms: list[tuple[Expr, Expr]]) -> tuple[Expr, Expr]:
         """slope * (scale * dp + shift) where all coefficients vary alike along the keys."""
+        if not terms:
+            return const(1.0), const(0.0)
         parts = [(*self.split(c), x) for c, x in terms]
         alike = len({(tuple(elements), scalar) for elements, _, scalar, _ in parts}) == 1
         if not alike:
