@@ -19,12 +19,14 @@ from fusedreduce.declare.record import Field, Record
 from fusedreduce.errors import NotFusible, message
 from fusedreduce.ir.check import kind_of, kind_of_dtype
 from fusedreduce.ir.differentiate import derivative
-from fusedreduce.ir.expr import Expr, call, const, names, var, where
+from fusedreduce.ir.expr import Expr, call, const, names, var, walk, where
 from fusedreduce.program import widest
 
 SCORE = "score"
 INDICES = ("b", "h", "i", "j")
 SIZES = ("Sq", "Sk", "q_offset", "k_offset")  # run-time integers
+_BOUNDED = frozenset(("mul", "add", "sub", "neg", "tanh", "var", "const", "cast"))
+_LARGE = 2.0**24
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class Result:
     vector: bool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Pair:
     """A pair reduction in normal form; it does not depend on any length.
 
@@ -113,6 +115,14 @@ class Pair:
     def weights(self) -> dict[str, Expr]:
         """For each vector field the weight of the payload, over operands and references."""
         return {f.name: payload_weight(self.record, f) for f in self.vectors}
+
+    @cached_property
+    def bounded(self) -> bool:
+        """Is every operand a moderate number for moderate scores: is nothing read or cut off?"""
+        return all(
+            n.op in _BOUNDED and (n.op != "const" or abs(float(n.value or 0)) < _LARGE)  # type: ignore[arg-type]
+            for n in walk(*(e for _, e in self.operands))
+        )
 
     def place(self, expr: Expr, rows: Iterable[str] = ()) -> str:
         """element, row (varies with the query), column (with the key) or scalar."""

@@ -91,7 +91,9 @@ def tested(e: Expr) -> Expr:
     """Comparisons with infinity do not need the factor."""
 
     def rule(n: Expr) -> Expr | None:
-        infinite = n.op in ("eq", "ne") and n.args[1].op == "const" and abs(_number(n.args[1])) == INF
+        infinite = (
+            n.op in ("eq", "ne") and n.args[1].op == "const" and abs(_number(n.args[1])) == INF
+        )
         a = n.args[0] if n.args else n
         if infinite and a.op == "mul" and is_const(a.args[1], LN_2):
             return call(n.op, a.args[0], n.args[1])

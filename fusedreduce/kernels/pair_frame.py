@@ -249,7 +249,9 @@ class Frame:
             first = "first_block"
         w.line(f"end = {hi}")
         if full_lo != "0":
-            w.line(f"full = tl.maximum({first}, tl.minimum(tl.cdiv({full_lo}, {size}) * {size}, end))")
+            w.line(
+                f"full = tl.maximum({first}, tl.minimum(tl.cdiv({full_lo}, {size}) * {size}, end))"
+            )
             self.loop(step, first, "full", size, masked=True)
             first = "full"
         w.line(f"full_end = tl.maximum({full_hi} // {size} * {size}, {first})")

@@ -139,4 +139,3 @@ class PairGeneral(GeneralPrinter):
 
     def settle(self, new: dict[str, str]) -> None:
         """Everything was merged in place."""
-

@@ -50,7 +50,7 @@ class ForwardPrinter:
         results = {r.name: r.expr for r in pair.results}
         record, weights = pair.record, pair.weights
         self.natural: dict[Expr, str] = {}  # names of fields in natural units
-        moved = in_base_two(record) if pair.state == "float32" else None
+        moved = in_base_two(record) if pair.state == "float32" and pair.bounded else None
         if moved is not None:
             record, x, back = moved
             operands[x] = scaled(operands[x], LOG2_E, frame.is_scalar)
@@ -70,7 +70,7 @@ class ForwardPrinter:
         self.unguarded = replace(self.record, guards=frozenset(
             g for g in self.record.guards or () if not g.startswith(("neutral:", "old:"))
         ))  # fmt: skip
-        self.finite = self.record.guards is not None and is_finite(self.operands.get(self.x))
+        self.finite = self.record.guards is not None and pair.bounded
         self.vectors = [f for f in stage.record.fields if f.name in pair.weights]
         if isinstance(self.state, PairState):
             kinds = {n: "float" for n in (*record.operands, *BY_INDEX, "j")} | fields
@@ -130,7 +130,9 @@ class ForwardPrinter:
     def begin(self) -> None:
         w, heavy_last = self.w, self.blocks.ranges is not None
         w.line("blocks = tl.cdiv(Sq, QUERIES)")
-        order = "blocks - 1 - tl.program_id(0) % blocks" if heavy_last else "tl.program_id(0) % blocks"
+        order = (
+            "blocks - 1 - tl.program_id(0) % blocks" if heavy_last else "tl.program_id(0) % blocks"
+        )
         w.line(f"block = {order}")
         w.line("bh = tl.program_id(0) // blocks")
         w.line("b = bh // H")
@@ -165,7 +167,10 @@ class ForwardPrinter:
         if masked or self.reads_j:
             w.line(f"j = {start} + key", "(KEYS,)")
         k = self.frame.load("k", self.pair.D, start, "KEYS", "hk")
-        exprs = [*self.operands.values(), *([self.mask] if masked and self.mask is not None else [])]
+        exprs = [
+            *self.operands.values(),
+            *([self.mask] if masked and self.mask is not None else []),
+        ]
         self.frame.load_reads(exprs, ("column", "element"), masked)
         general = isinstance(state, PairGeneral)
         if masked or general:
@@ -249,27 +254,13 @@ class ForwardPrinter:
 
     def finished(self) -> PrintedKernel:
         frame = self.frame
-        sizes = [n for n in ("H", "group", "Sq", "Sk")]
+        sizes = ["H", "group", "Sq", "Sk"]
         extra = [n for n in frame.integers if n not in sizes]
         arguments = [*frame.pointers, *frame.numbers, *sizes, *extra]
         constants = (("QUERIES", self.plan.QUERIES), ("KEYS", self.plan.KEYS))
         head = header(self.pair, self.plan, self.title, self.certificates)
         text = frame.module(head, arguments, [c for c, _ in constants])
         return PrintedKernel(self.title, text, tuple(arguments), constants)
-
-
-FINITE = frozenset(("mul", "add", "sub", "neg", "tanh", "var", "const", "cast"))
-
-
-def is_finite(x: Expr | None) -> bool:
-    """Is x a number for every finite score? Then a whole tile needs no guard for -inf.
-
-    NOTE: a score is infinite only where q or k is, or where their product leaves float32.
-    """
-    return x is not None and all(
-        n.op in FINITE and (n.op != "const" or abs(float(n.value or 0)) < float("inf"))  # type: ignore[arg-type]
-        for n in _nodes(x)
-    )
 
 
 def _plain(name: str) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from fusedreduce.gradient.pairs import DP, PairBackward
+from fusedreduce.gradient.pair_widths import DP
+from fusedreduce.gradient.pairs import PairBackward
 from fusedreduce.ir.expr import Expr, is_const, names, var
 from fusedreduce.ir.show import show
 from fusedreduce.kernels.base_two import LOG2_E, exponentials
@@ -50,7 +51,8 @@ class BackwardPrinter:
 
     def prepared(self, e: Expr) -> Expr:
         e = self.frame.lowered(e)
-        return exponentials(e, self.frame.is_scalar) if self.pair.state == "float32" else e
+        two = self.pair.state == "float32" and self.pair.bounded  # finfo.min * log2(e) is -inf
+        return exponentials(e, self.frame.is_scalar) if two else e
 
     @property
     def exprs(self) -> list[Expr]:
@@ -107,7 +109,9 @@ class BackwardPrinter:
             if self.weight is not None:
                 self.v = self.frame.load("v", self.pair.DV, "j0", "KEYS", "hk")
             self.dk = self.accumulators("dk", self.pair.D, "KEYS")
-            self.dv = self.accumulators("dv", self.pair.DV, "KEYS") if self.weight is not None else []
+            self.dv = (
+                self.accumulators("dv", self.pair.DV, "KEYS") if self.weight is not None else []
+            )
             return
         w.line("i = i0 + tl.arange(0, QUERIES)", "(QUERIES,)")
         w.line("first_row = bh.to(tl.int64) * Sq")
@@ -127,7 +131,9 @@ class BackwardPrinter:
         found = [f"{name}_{k}" if len(parts) > 1 else name for k in range(len(parts))]
         for n, part in zip(found, parts, strict=True):
             self.body.namer.taken.add(n)
-            self.w.line(f"{n} = tl.full(({size}, {part}), 0.0, tl.{self.pair.state})", f"({size}, {part})")
+            self.w.line(
+                f"{n} = tl.full(({size}, {part}), 0.0, tl.{self.pair.state})", f"({size}, {part})"
+            )
         return found
 
     def load_rows(self, masked: bool = True) -> None:
@@ -175,7 +181,11 @@ class BackwardPrinter:
         w = self.w
         w.line(f"i = {start} + query", "(QUERIES,)")
         q = self.frame.load("q", self.pair.D, start, "QUERIES", "h")
-        d = self.frame.load(self.d_name, self.pair.DV, start, "QUERIES", "h") if self.weight is not None else []
+        d = (
+            self.frame.load(self.d_name, self.pair.DV, start, "QUERIES", "h")
+            if self.weight is not None
+            else []
+        )
         self.load_rows(masked)
         self.before(start, masked)
         if masked and self.blocks.lists:
@@ -193,7 +203,11 @@ class BackwardPrinter:
         w = self.w
         w.line(f"j = {start} + key", "(KEYS,)")
         k = self.frame.load("k", self.pair.D, start, "KEYS", "hk")
-        v = self.frame.load("v", self.pair.DV, start, "KEYS", "hk") if DP in names(self.score) else []
+        v = (
+            self.frame.load("v", self.pair.DV, start, "KEYS", "hk")
+            if DP in names(self.score)
+            else []
+        )
         self.before(start, masked)
         if masked and self.blocks.lists:
             w.line("seen_key = tl.max(inside.to(tl.int32), 0) > 0", "(KEYS,)")
@@ -218,7 +232,13 @@ class BackwardPrinter:
             self.store_tiles("dv", self.dv, self.pair.DV, "row", "j < Sk", scaled=False)
 
     def store_tiles(
-        self, name: str, tiles: Sequence[str], width: int, row: str, inside: str, scaled: bool = True
+        self,
+        name: str,
+        tiles: Sequence[str],
+        width: int,
+        row: str,
+        inside: str,
+        scaled: bool = True,
     ) -> None:
         """A gradient, contiguous; the scalar factor of d score comes in once, here."""
         self.frame.pointers[f"{name}_ptr"] = None

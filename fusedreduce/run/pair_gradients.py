@@ -13,7 +13,9 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from fusedreduce.gradient.pairs import DP, PairBackward, adjoint
+from fusedreduce.gradient.pair_state import adjoint
+from fusedreduce.gradient.pair_widths import DP
+from fusedreduce.gradient.pairs import PairBackward
 from fusedreduce.ir.expr import is_const, names
 from fusedreduce.pair import SCORE
 from fusedreduce.run.language import Language, Values

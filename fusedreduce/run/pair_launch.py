@@ -46,7 +46,12 @@ def forward(pair: Pair, inputs: PairInputs, tile: Tile | None = None) -> dict[st
     ready = forward_kernel(pair, blocks, *chosen(inputs, pair), tile)
     plan = ready.plan
     tensors = operands(inputs) | pointers(made) | pointers(inputs.tables)
-    run(ready, inputs, tensors, _blocks(inputs.rows[2], plan.QUERIES) * inputs.rows[0] * inputs.rows[1])
+    run(
+        ready,
+        inputs,
+        tensors,
+        _blocks(inputs.rows[2], plan.QUERIES) * inputs.rows[0] * inputs.rows[1],
+    )
     return rounded(made, {r.name: r.dtype for r in pair.results})
 
 
@@ -69,13 +74,22 @@ def backward(
     base = operands(inputs) | d | pointers(given) | pointers(inputs.tables)
     batch, heads, length = inputs.rows
     if "q" in wanted:
-        made = written({"dq": torch.empty(inputs.q.shape, dtype=inputs.q.dtype, device=inputs.q.device)})
+        made = written(
+            {"dq": torch.empty(inputs.q.shape, dtype=inputs.q.dtype, device=inputs.q.device)}
+        )
         ready = backward_kernel(b, "queries", blocks_of(pair, "queries"), *chosen(inputs, pair)[1:],
                                 (tiles or {}).get("queries"))  # fmt: skip
-        run(ready, inputs, base | pointers(made), _blocks(length, ready.plan.QUERIES) * batch * heads)
+        run(
+            ready,
+            inputs,
+            base | pointers(made),
+            _blocks(length, ready.plan.QUERIES) * batch * heads,
+        )
         found["q"] = rounded(made, {"dq": pair.dtype})["dq"]
     if {"k", "v"} & set(wanted):
-        shapes = {"dk": inputs.k} | ({"dv": inputs.v} if inputs.v is not None and b.weight is not None else {})
+        shapes = {"dk": inputs.k} | (
+            {"dv": inputs.v} if inputs.v is not None and b.weight is not None else {}
+        )
         made = written({n: torch.empty(t.shape, dtype=t.dtype, device=t.device)
                         for n, t in shapes.items() if t is not None})  # fmt: skip
         ready = backward_kernel(b, "keys", blocks_of(pair, "keys"), *chosen(inputs, pair)[1:],
@@ -237,7 +251,9 @@ def aligned(t: Tensor) -> Tensor:
     plain = t.stride(3) == 1 or t.shape[3] == 1
     if plain and all(s > 0 and s % step == 0 for s in moving) and t.data_ptr() % 16 == 0:
         return t
-    room = torch.empty((*t.shape[:3], -(-t.shape[3] // step) * step), dtype=t.dtype, device=t.device)
+    room = torch.empty(
+        (*t.shape[:3], -(-t.shape[3] // step) * step), dtype=t.dtype, device=t.device
+    )
     copy = room[..., : t.shape[3]]
     copy.copy_(t)
     return copy

@@ -12,7 +12,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from fusedreduce.gradient.pairs import PairBackward, adjoint
+from fusedreduce.gradient.pair_state import adjoint
+from fusedreduce.gradient.pairs import PairBackward
 from fusedreduce.ir.check import kind_of_dtype
 from fusedreduce.ir.expr import Expr, const, names, substitute, var
 from fusedreduce.ir.simplify import simplify
