@@ -20,7 +20,7 @@ class Room:
 
 LANGUAGE = ("errors", "ir", "trace", "declare", "vectors")
 TRACING = ("program", "pair", "states", "gradient", "chain", "reductions", "torch_reductions")
-COMPILER = ("version", *LANGUAGE, *TRACING, "laws", "masks", "plan", "kernels")
+COMPILER = ("version", *LANGUAGE, *TRACING, "laws", "blocks", "masks", "plan", "kernels")
 RUNNER = ("pipeline", "operators", "keyed", "derivative", "request", "structure")
 USERS = ("errors", "api", "declare", "masks", "run.eager")
 
@@ -39,7 +39,8 @@ ROOMS = (
     Room(3, "chain", (*LANGUAGE, "program"), torch=True),
     Room(3, "torch_reductions", (*LANGUAGE, "program", "chain", "reductions"), torch=True),
     Room(3, "laws", (*LANGUAGE, "program", "states", "gradient")),
-    Room(3, "masks", (*LANGUAGE, "program", "pair")),
+    Room(3, "blocks", ("errors", "ir", "trace"), torch=True),
+    Room(3, "masks", (*LANGUAGE, "program", "blocks")),
     Room(3, "plan", (*LANGUAGE, "program", "pair")),
     Room(4, "kernels", ("errors", "ir", "declare", "program", "pair", "gradient", "masks", "plan")),
     Room(5, "run.eager", ("errors", "declare"), torch=True),
@@ -49,9 +50,9 @@ ROOMS = (
     Room(6, "derivative", (*COMPILER, "run"), torch=True),
     Room(6, "pipeline", (*COMPILER, "run", "structure"), torch=True),
     Room(6, "sizes", COMPILER, torch=True),
-    Room(6, "operators", (*COMPILER, "run", "derivative", "request", "sizes"), torch=True),
+    Room(6, "operators", (*COMPILER, "run", "request"), torch=True),
     Room(6, "keyed", (*COMPILER, "run", "operators"), torch=True),
-    Room(6, "runner", (*COMPILER, "run", *RUNNER), torch=True),
+    Room(6, "runner", (*COMPILER, "run", *RUNNER, "sizes"), torch=True),
     Room(6, "api", (*COMPILER, "run", "pipeline", "operators", "runner", "request"), torch=True),
     Room(7, "ops", (*USERS, "reductions"), torch=True),
     Room(7, "nn", (*USERS, "reductions", "ops"), torch=True),

@@ -1,0 +1,174 @@
+"""A mask or score for known lengths: its expression, its tables, its value on indices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedreduce.errors import DeviceError, ShapeError, message
+from fusedreduce.ir import tables as ir_tables
+from fusedreduce.ir.evaluate import Dialect, dialect
+from fusedreduce.ir.expr import Expr, names
+from fusedreduce.ir.interval import bounds, integers
+from fusedreduce.ir.show import show
+from fusedreduce.trace import dtype_kind
+
+_POSITIONS = ("b", "h", "i", "j")
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """An expression over b, h, i, j (and `score`), Sq, Sk and tables; the tables as tensors.
+
+    numbers   values of the run-time integers the expression may name besides: Sq, Sk, and q_offset,
+              k_offset where the mask was shifted by their names
+    """
+
+    expr: Expr
+    tables: Mapping[str, Tensor]
+    device: torch.device
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def measures(self) -> dict[str, int]:
+        """The strides and sizes of tables that the expression names, as numbers."""
+        shapes = {n: (tuple(t.shape), t.stride()) for n, t in self.tables.items()}
+        return ir_tables.measures(self.expr, shapes)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kinds of all names but `score`: what `ir.check` wants to know."""
+        whole = dict.fromkeys((*_POSITIONS, *self.numbers, *self.measures), "int")
+        return whole | {name: dtype_kind(t.dtype) for name, t in self.tables.items()}
+
+    def renamed(self, prefix: str) -> Bound:
+        """The same with its tables called prefix0, prefix1, ... in the order they have."""
+        new = {name: f"{prefix}{k}" for k, name in enumerate(self.tables)}
+        expr = ir_tables.renamed(self.expr, new.__getitem__)
+        tables = {new[name]: table for name, table in self.tables.items()}
+        return Bound(expr, tables, self.device, self.numbers)
+
+    def evaluate(self, b: Any, h: Any, i: Any, j: Any, score: Any = None) -> Tensor:
+        """The value at index tensors of any shapes that broadcast."""
+        values = {"b": b, "h": h, "i": i, "j": j, **self.numbers, **self.tables}
+        if score is not None:
+            values["score"] = score
+        shapes = [x.shape for x in (b, h, i, j, score) if isinstance(x, Tensor)]
+        return value(self.expr, values, self.device).expand(*_joined(shapes))
+
+
+def _joined(shapes: Sequence[torch.Size]) -> torch.Size:
+    joined: torch.Size = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
+    return joined
+
+
+def placed(table: Tensor, device: torch.device, what: str) -> Tensor:
+    """The table on the device of the call; only a 0-d one is moved."""
+    if table.device == device or device.type == "meta":
+        return table
+    if table.ndim == 0:
+        return table.to(device)
+    raise DeviceError(
+        message(
+            f"a tensor of a {what} lies on another device than the call",
+            expected=f"{device}",
+            came=f"a tensor of shape {tuple(table.shape)} on {table.device}",
+            do=f"move it before the {what} is made: tensor.to({str(device)!r})",
+        )
+    )
+
+
+def device_of(values: Sequence[Any]) -> torch.device:
+    """Where the first tensor with dimensions lies; else the first tensor; else the CPU."""
+    found = [v for v in values if isinstance(v, Tensor)]
+    found.sort(key=lambda t: t.ndim == 0)
+    return found[0].device if found else torch.device("cpu")
+
+
+def check_sizes(bound: Bound, ranges: Mapping[str, int]) -> None:
+    """Positions that tables are indexed with directly exist; `ranges` has a length for each."""
+    env = {name: integers(0, max(n - 1, 0)) for name, n in ranges.items()}
+    env |= {name: integers(n, n) for name, n in bound.numbers.items()}
+    for read in ir_tables.reads(bound.expr):
+        name, indices = ir_tables.split(read)
+        for dim, index in indices.items():
+            found = names(index)
+            length = bound.tables[name].shape[dim]
+            if found and _exact(index) and set(found) <= set(env):
+                highest = bounds(index, env).hi
+                if highest >= length:
+                    raise _too_short(bound.tables[name], dim, index, int(highest))
+
+
+def _exact(index: Expr) -> bool:
+    """One index moved by numbers: its interval is taken on to the end."""
+    if index.op == "var":
+        return True
+    first, *rest = index.args or (index,)
+    moved = index.op in ("add", "floordiv") and all(e.op in ("const", "var") for e in rest)
+    return moved and not set(names(*rest)) & set(_POSITIONS) and _exact(first)
+
+
+def _too_short(table: Tensor, dim: int, index: Expr, highest: int) -> ShapeError:
+    return ShapeError(
+        message(
+            "a tensor of a mask or score is too short for this call",
+            expected=f"dimension {dim}, indexed by {show(index)}, to reach {highest}",
+            came=f"a tensor of shape {tuple(table.shape)}",
+            do="give one entry for each query, key, head or batch it is indexed with",
+        )
+    )
+
+
+def value(expr: Expr, values: Mapping[str, Any], device: torch.device) -> Tensor:
+    """The value of an expression; tables are tensors that are indexed, as torch does it."""
+    language = _language(device)
+    done: dict[Expr, Any] = {}
+
+    def at(node: Expr) -> Any:
+        if node not in done:
+            done[node] = compute(node)
+        return done[node]
+
+    def compute(node: Expr) -> Any:
+        if node.op == "read":
+            name, indices = ir_tables.split(node)
+            table: Tensor = values[name]
+            where = [at(indices[d]) if d in indices else 0 for d in range(table.ndim)]
+            return table[tuple(where)] if table.ndim else table
+        if node.op == "var":
+            known = _measure(str(node.value), values)
+            return language.value(known)
+        if node.op == "const":
+            return language.const(node.value)
+        args = [at(a) for a in node.args]
+        return language.cast(args[0], node.value) if node.op == "cast" else (
+            language.ops[node.op](*args))  # fmt: skip
+
+    result: Tensor = at(expr)
+    return result
+
+
+def _measure(name: str, values: Mapping[str, Any]) -> Any:
+    """A variable, or the size of a table."""
+    if name in values:
+        return values[name]
+    table, what, dim = name.rsplit("_", 2)
+    assert what == "size", f"no value for {name}"
+    return values[table].shape[int(dim)]
+
+
+@lru_cache(maxsize=16)
+def _language(device: torch.device) -> Dialect:
+    def const(number: Any) -> Tensor:
+        return torch.tensor(number, device=device)
+
+    def known(x: Any) -> Tensor:
+        return x if isinstance(x, Tensor) else const(x)
+
+    return dialect("torch", {"torch": torch}, const=const, value=known)

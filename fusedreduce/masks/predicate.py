@@ -1,0 +1,172 @@
+"""Masks: predicates on (batch, head, query position, key position) that compose.
+
+A mask is an expression over the integers b, h, i, j, the lengths Sq, Sk and tables; True is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusedreduce.blocks.bound import Bound, device_of
+from fusedreduce.errors import DeclarationError, message
+from fusedreduce.ir.expr import Expr, const, names, substitute, var
+from fusedreduce.ir.show import show
+from fusedreduce.masks import sources as tables
+from fusedreduce.masks.sources import LENGTHS, Made, Sources
+from fusedreduce.trace.indexed import INDICES, is_traced, trace_indexed
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Mask:
+    """Which keys a query sees: seen(b, h, i, j). `&`, `|`, `~` compose; `==` compares by value.
+
+    expr      a boolean over b, h, i, j, Sq, Sk and reads of tables t0, t1, ...
+    sources   what the tables are, by their place
+    label     how it was made, for messages and headers
+    """
+
+    expr: Expr
+    sources: Sources = ()
+    label: str = ""
+
+    @property
+    def tensors(self) -> tuple[Any, ...]:
+        """The user's tensors it reads, each once."""
+        return tables.tensors_of(self.sources)
+
+    def with_tensors(self, tensors: Sequence[Any]) -> Mask:
+        """The same mask over other tensors, one for each of `tensors`."""
+        return Mask(self.expr, tables.with_tensors(self.sources, tensors), self.label)
+
+    def __and__(self, other: Mask) -> Mask:
+        return self._joined("and", "&", other)
+
+    def __or__(self, other: Mask) -> Mask:
+        return self._joined("or", "|", other)
+
+    def __invert__(self) -> Mask:
+        return Mask(tables.logic("not", self.expr), self.sources, f"~{self._inner()}")
+
+    def _joined(self, op: str, sign: str, other: Any) -> Mask:
+        if not isinstance(other, Mask):
+            raise DeclarationError(
+                message(
+                    f"a mask {sign} something else",
+                    expected="two masks",
+                    came=type(other).__name__,
+                    do="wrap a function with fr.mask(function) first",
+                )
+            )
+        exprs, sources = tables.joined((self.expr, self.sources), (other.expr, other.sources))
+        expr, sources = tables.used(tables.logic(op, *exprs), sources)
+        return Mask(expr, sources, f"{self._inner()} {sign} {other._inner()}")
+
+    def _inner(self) -> str:
+        return f"({self.label})" if " " in self.label.split("(")[0] else self.label
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Mask):
+            return NotImplemented
+        return self.expr is other.expr and tables.same(self.sources, other.sources)
+
+    def __hash__(self) -> int:
+        return hash(self.expr)
+
+    def __repr__(self) -> str:
+        return self.label or show(self.expr)
+
+    def shifted(self, q_offset: int | str = 0, k_offset: int | str = 0) -> Mask:
+        """The mask of a piece: query row 0 is position q_offset of the whole, key 0 is k_offset.
+
+        Offsets are numbers, or names of integers known at run time ("q_offset", "k_offset").
+        Sq and Sk of the mask become Sq + q_offset and Sk + k_offset, one past the last position:
+        the piece is taken to end where the sequence (so far) ends. One token decoded against a
+        cache, q_offset = Sk - 1, sees with `causal` what it sees with `causal_bottom_right`.
+        Tables are read at positions of the whole.
+
+        >>> from fusedreduce.masks import causal
+        >>> show(causal.shifted("q_offset").expr)
+        'i + q_offset >= j'
+        """
+        expr, sources = tables.shifted(self.expr, self.sources, q_offset, k_offset)
+        return Mask(expr, sources, f"{self._inner()}.shifted({q_offset}, {k_offset})")
+
+    def bind(
+        self, Sq: int, Sk: int, device: Any, *, q_offset: int = 0, k_offset: int = 0,
+        B: int | None = None, H: int | None = None,
+    ) -> Bound:  # fmt: skip
+        """The mask for known lengths: its tables are made, their sizes are checked; nothing waits.
+
+        q_offset, k_offset   values of the names it was shifted by (it is not shifted again)
+        B, H                 the batch and heads of the call, to check tables indexed by them
+
+        Raises ShapeError where a table is too short, DeviceError where it lies elsewhere.
+        """
+        numbers = {"Sq": Sq, "Sk": Sk, "q_offset": q_offset, "k_offset": k_offset}
+        batch = {name: n for name, n in (("b", B), ("h", H)) if n is not None}
+        return tables.bind(self.expr, self.sources, numbers, device, "mask", batch)
+
+    def evaluate(
+        self, b: Any, h: Any, i: Any, j: Any, Sq: int, Sk: int, *, q_offset: int = 0,
+        k_offset: int = 0,
+    ) -> Any:  # fmt: skip
+        """Who sees whom at index tensors of any shapes that broadcast, as a bool tensor."""
+        device = device_of((*self.tensors, b, h, i, j))
+        bound = self.bind(Sq, Sk, device, q_offset=q_offset, k_offset=k_offset)
+        return bound.evaluate(b, h, i, j)
+
+    def __call__(self, b: Any, h: Any, i: Any, j: Any) -> Any:
+        """At index tensors, for masks that need no lengths; on traced indices, inside fr.mask."""
+        traced = [x for x in (b, h, i, j) if is_traced(x)]
+        if traced:
+            return self._inlined(traced[0], dict(zip(INDICES, (b, h, i, j), strict=True)))
+        if self.needs_lengths:
+            raise DeclarationError(
+                message(
+                    f"{self!r} needs the lengths of the sequences",
+                    expected="mask.evaluate(b, h, i, j, Sq, Sk)",
+                    came="mask(b, h, i, j)",
+                )
+            )
+        return self.evaluate(b, h, i, j, 0, 0)
+
+    @property
+    def needs_lengths(self) -> bool:
+        made = any(isinstance(s, Made) for s in self.sources)
+        return made or any(name in LENGTHS for name in names(self.expr))
+
+    def _inlined(self, first: Any, at: dict[str, Any]) -> Any:
+        """On traced indices: part of the function that is traced."""
+        values = {
+            name: x.expr if is_traced(x) else const(x)
+            for name, x in at.items()
+            if not (is_traced(x) and x.expr is var(name))
+        }
+        return first.captures.embedded(substitute(self.expr, values), self.sources, "bool")
+
+
+def mask(fn: Callable[..., Any] | Mask) -> Mask:
+    """A mask from a function of (b, h, i, j), given by position: True where query i sees key j.
+
+    The function is traced once, here; tensors it captures are read when the mask is used.
+
+    >>> strided = mask(lambda b, h, i, j: (i - j) % 4 == 0)
+    >>> show(strided.expr)
+    '(i - j) % 4 == 0'
+    """
+    if isinstance(fn, Mask):
+        return fn
+    traced = trace_indexed(fn, INDICES)
+    if traced.kind != "bool":
+        raise DeclarationError(
+            message(
+                "a mask function returns no boolean",
+                expected="True where the query sees the key",
+                came=f"a value of kind {traced.kind}: {show(traced.expr)}",
+                do="compare, such as i >= j; a function that changes scores is a score_mod",
+            )
+        )
+    expr, sources = tables.used(tables.tidy(traced.expr), traced.tables)
+    return Mask(expr, sources, f"mask({getattr(fn, '__name__', type(fn).__name__)})")
