@@ -47,6 +47,10 @@ class Keyed:
         return self.seen.floating
 
     @property
+    def kept(self) -> tuple[int, ...]:
+        return self.seen.kept
+
+    @property
     def derived(self) -> bool:
         return self.seen.derived
 

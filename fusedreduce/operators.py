@@ -64,6 +64,7 @@ class Found:
     floating: int
     wanted: tuple[str, ...]
     derived: bool
+    kept: tuple[int, ...] = ()
 
 
 @dataclass
@@ -115,9 +116,12 @@ class Entry:
         runner = self.runner.at(self.depth)
         ready = runner.find(values, self.impl, self.trust)
         plan = ready.plan(values, self.wanted, packed=False) if self.wanted else None
-        wanted = self.wanted if plan is None else plan.wanted
-        derived = plan is not None and plan.backward is not None
-        self.found = found_in(ready.structure, ready.dtypes, wanted, derived)
+        self.found = found_in(ready.structure, ready.dtypes, self.wanted, derived=False)
+        if plan is not None:
+            derived = plan.backward is not None
+            self.found = replace(
+                self.found, wanted=plan.wanted, derived=derived, kept=plan.places
+            )
         made = ready.run(values) if plan is None else plan.forward(values)
         return [_own(t, tensors) for t in made]
 

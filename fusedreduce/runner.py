@@ -105,7 +105,7 @@ class Runner:
         if depth == self.depth:
             return self
         if self.deeper is None:
-            self.deeper = Runner(self.task, self.depth + 1)
+            self.deeper = type(self)(self.task, self.depth + 1)
         return self.deeper.at(depth)
 
     def eager(self, values: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -161,7 +161,7 @@ class Runner:
 
     def find(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
         try:
-            key = (impl, trust, *(key_of(v) for v in values.values()), *values)
+            key = (impl, trust, *self.key(values))
         except RuntimeError:  # a tensor without strides
             require_served(values)
             raise
@@ -172,6 +172,10 @@ class Runner:
             if len(self.prepared) > MOST_PREPARED:
                 self.prepared.popitem(last=False)
         return ready
+
+    def key(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What a prepared call may be used again for."""
+        return (*(key_of(v) for v in values.values()), *values)
 
     def prepare(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
         """Down the page once: which implementation, and everything it needs."""

@@ -33,7 +33,7 @@ from fusedreduce.ir.expr import (
 )
 from fusedreduce.ir.show import show
 from fusedreduce.ir.simplify import simplify
-from fusedreduce.pair import SCORE, Pair, Read, Result, is_vector
+from fusedreduce.pair import INDICES, SCORE, Pair, Read, Result, is_vector
 
 DP = "dp"  # <d_out, v> of one element
 HALF = ("float16", "bfloat16")
@@ -83,6 +83,11 @@ class PairBackward:
         return tuple(n for n in dict.fromkeys(names(*exprs)) if n in known)
 
 
+def within(pair: Pair) -> dict[str, Expr]:
+    """What the operands and indices of a term are in the pair."""
+    return {mark(n): var(n) for n in INDICES} | {mark(n): e for n, e in pair.operands}
+
+
 def adjoint(result: str) -> str:
     return f"d_{result}"
 
@@ -107,7 +112,7 @@ def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) ->
         raise NoBackward(f"{pair.record.name} is a general form with a payload")
     b = _Derivation(pair, pair.dtype in HALF if gauged is None else gauged)
     parts = b.operand_parts()
-    inside = {mark(n): e for n, e in pair.operands}
+    inside = within(pair)
     parts = {n: substitute(e, inside) for n, e in parts.items()}
     payload = pair.record.payloads[0] if pair.record.payloads else ""
     weight = parts.pop(payload, None) if payload else None
@@ -190,7 +195,8 @@ class _Derivation:
         """The vector field from the vector result: out = a * o + c, o = (out - c) / a."""
         if not self.vector:
             return const(0.0)
-        finish = dict(self.pair.record.finish)[self.vector_output]
+        record, slot = self.pair.record, self.vector.removeprefix("state.")
+        finish = dict(record.finish)[self.vector_output] if slot == self.vector else var(slot)
         return cancelled(substitute(inverted(finish, f.name, var(self.vector)), self.state))
 
     def operand_parts(self) -> dict[str, Expr]:
@@ -411,7 +417,7 @@ def unguarded(e: Expr, absences: frozenset[Expr]) -> tuple[Expr, Expr | None]:
 
 def absences(pair: Pair) -> frozenset[Expr]:
     """Edge rule (a) over scores and indices: the conditions under which an element is absent."""
-    inside = {mark(n): e for n, e in pair.operands}
+    inside = within(pair)
     found = [absent(pair.record), *(absent(pair.record, f) for f in pair.record.fields)]
     return frozenset(substitute(e, inside) for e in found if e is not None)
 

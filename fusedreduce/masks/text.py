@@ -55,6 +55,11 @@ def over(text: str, tensors: Sequence[Any]) -> tuple[Expr, Sources]:
     return expr, tuple(map(source, sources))
 
 
+def direct(text: str) -> dict[int, int]:
+    """For each table that is a tensor itself: which of the tensors."""
+    return {k: s for k, s in enumerate(_read(text)[1]) if isinstance(s, int)}
+
+
 @lru_cache(maxsize=1024)
 def _read(text: str) -> tuple[Expr, tuple[Any, ...]]:
     nodes, sources = ast.literal_eval(text)
