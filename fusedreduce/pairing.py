@@ -32,6 +32,7 @@ from fusedreduce.pair import (
     Read,
     Result,
     Table,
+    depends_on,
     finished,
     is_vector,
     result_kind,
@@ -247,11 +248,3 @@ def results_of(task: PairTask, record: Record, dtype: str, state: str) -> tuple[
         made.append(Result(output or "value", expr, dtype if vector else kind, vector))
     return tuple(made)
 
-
-def depends_on(record: Record, expr: Expr, fields: set[str]) -> bool:
-    """Does it read one of these fields, through references that are formulas too?"""
-    read = set(names(expr))
-    for f in reversed(record.fields):
-        if f.name in read and f.is_bound and f.term is not None:
-            read |= set(names(f.term))
-    return bool(read & fields)
