@@ -37,9 +37,9 @@ from fusedreduce.pair import (
     is_vector,
     result_kind,
 )
-from fusedreduce.program import restricted, typed
+from fusedreduce.program import needed_fields, restricted, typed
 from fusedreduce.request import state_dtype
-from fusedreduce.run.eager import pairs
+from fusedreduce.run import eager
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.trace import dtype_kind
 from fusedreduce.trace import kind_of as trace_kind
@@ -97,14 +97,27 @@ class PairTask:
 
     def eager(self, values: Values) -> dict[str, Tensor]:
         """By the user's own functions on all scores at once."""
-        given = Given(self, values)
+        given, record = Given(self, values), self.R.record
+        v = values.get("v")
+        if v is None and record.payloads:  # no output that is asked for reads it
+            v = values["k"].new_zeros(()).expand(*values["k"].shape[:3], 1)
+        operands = {n: four(values[f"o{k}"], values["q"]) for k, n in enumerate(self.operands)}
+        arguments = (self.R, values["q"], values["k"], v, given.score, given.mask)
         with pipeline.meaning():
-            return pairs.pair(
-                self.R, values["q"], values["k"], values.get("v"),
-                score=given.score, mask=given.mask,
-                operands={n: values[f"o{k}"] for k, n in enumerate(self.operands)},
-                outputs=self.outputs, state=self.state,
-            )  # fmt: skip
+            if not self.state:
+                return eager.pair(*arguments, outputs=self.outputs, operands=operands)
+            found = eager.pair_state(*arguments, operands=operands)
+        fields = needed_fields(record, frozenset(self.outputs))
+        slots = [s.name for s in record.slots if self.state == "whole" or s.field in fields]
+        return {f"state.{n}": found[n] for n in slots}
+
+
+def four(value: Any, like: Tensor) -> Tensor:
+    """An operand as a tensor of four dimensions."""
+    if isinstance(value, Tensor):
+        return value
+    dtype = state_dtype(like.dtype) if isinstance(value, float) else None
+    return torch.full((1, 1, 1, 1), value, dtype=dtype, device=like.device)
 
 
 def digest(R: type[Reduction]) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fusedreduce.declare import edges
 from fusedreduce.declare.record import Record
-from fusedreduce.ir.expr import Expr, substitute
+from fusedreduce.ir.expr import Expr, call, substitute, where
 from fusedreduce.pair import depends_on
 from fusedreduce.run.language import Function, Language
 from fusedreduce.states import merged
@@ -51,6 +51,26 @@ def _functions(
         language.function(list(slots.values()), sides, ["any"] * len(slots)),
         language.function(finished, kinds, ["any"] * len(finished)),
     )
+
+
+def lift(record: Record, values: Mapping[str, Tensor]) -> State:
+    """The state of one element, from operands and payloads of one shape; of the corrected form."""
+    language = Language(*_where(values))
+    kinds = dict.fromkeys(values, "float")
+    absent = [call("eq", r.term, r.identity) for r in record.references
+              if r.has_infinite_identity and r.term is not None and r.identity is not None]  # fmt: skip
+    fields: dict[str, Expr] = {}
+    for f in record.fields:
+        assert f.term is not None
+        read = {n: substitute(edges.readable_expr(record, n), fields) for n in f.reads}
+        term = substitute(f.term, fields if f.is_bound else read)
+        for missing in absent if f.reads and f.identity is not None else ():
+            term = where(missing, f.identity, term)
+        fields[f.name] = term
+    wanted = [fields[s.name] for s in record.slots]
+    made = language.function(wanted, kinds, [s.type for s in record.slots])(values)
+    shape = next(iter(values.values())).shape
+    return {s.name: _shaped(v, shape) for s, v in zip(record.slots, made, strict=True)}
 
 
 def merge(record: Record, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> State:
