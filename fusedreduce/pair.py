@@ -1,8 +1,8 @@
 """The normal form of a pair reduction: for each query, a declared reduction over the keys it sees.
 
-    score                = q[b, h, i, :] . k[b, h // group, j, :]
-    state[b, h, i]       = merge over j, where mask(b, h, i, j), of lift(operands(score, b, h, i, j))
-    payload fields       are vectors: sum_j weight(score, state) * v[b, h // group, j, :]
+    score           = q[b, h, i, :] . k[b, h // group, j, :]
+    state[b, h, i]  = merge over j, where mask(b, h, i, j), of lift(operands(score, b, h, i, j))
+    payload fields  are vectors: sum_j weight(score, state) * v[b, h // group, j, :]
 
 Operands, mask and what the user's score function adds are expressions over `score`, the indices
 b, h, i, j, the lengths Sq and Sk, run-time numbers, and reads of tables.
@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
-from fusedreduce.declare import edges
 from fusedreduce.declare.record import Field, Record
 from fusedreduce.errors import NotFusible, message
 from fusedreduce.ir.check import kind_of, kind_of_dtype
@@ -151,10 +150,13 @@ def holds_element(record: Record) -> Expr:
 
 
 def finished(record: Record, output: str) -> Expr:
-    """The finish of an output over the fields of a record, `empty` where there is no element."""
+    """The finish of an output over the fields of a record, `empty` where there is no element.
+
+    Any row of a pair may hold nothing: its mask may be true nowhere.
+    """
     expr = dict(record.finish)[output]
     empty = dict(record.empty).get(output)
-    if empty is None or not edges.can_be_empty(record):
+    if empty is None:
         return expr
     return where(holds_element(record), expr, const(float(empty)))
 

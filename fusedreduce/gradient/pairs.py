@@ -33,7 +33,7 @@ from fusedreduce.ir.expr import (
 )
 from fusedreduce.ir.show import show
 from fusedreduce.ir.simplify import simplify
-from fusedreduce.pair import INDICES, SCORE, Pair, Read, Result, is_vector
+from fusedreduce.pair import INDICES, SCORE, Pair, Read, Result, holds_element, is_vector
 
 DP = "dp"  # <d_out, v> of one element
 HALF = ("float16", "bfloat16")
@@ -127,12 +127,23 @@ def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) ->
     read |= set() if weight is None else set(names(weight))
     sums = tuple(s for s in made.sums.values() if s.name in read)
     kept = {n: e for n, e in b.saved.items() if saved_name(n) in read}
-    results = tuple(Result(saved_name(n), e, _dtype(pair, b.record, n)) for n, e in kept.items())
+    results = tuple(
+        Result(saved_name(n), divisible(b.record, n, e), _dtype(pair, b.record, n))
+        for n, e in kept.items()
+    )
     forward = replace(pair, record=b.record, results=(*pair.results, *results))
     return PairBackward(
         forward, tuple(r.name for r in results), b.vector, sums, tuple(made.shifts), weight, score,
         factor, each,
     )  # fmt: skip
+
+
+def divisible(record: Record, name: str, value: Expr) -> Expr:
+    """What is saved of a sum: 1 where there is no element, so that 0 / sum is 0 there."""
+    f = record.by_name[name]
+    if value is not var(name) or f.kind != "Sum" or f.type != "float":
+        return value
+    return where(holds_element(record), value, 1.0)
 
 
 def bare(weight: Expr, pair: Pair) -> Expr:

@@ -41,6 +41,12 @@ class General:
         """The state after one more tile; `old` is None before the first."""
         lifted = zip(self.record.fields, self.lift(values), strict=True)
         elements = {f.name: v.expand(-1, tile.columns) for f, v in lifted}
+        if tile.inside is not None:
+            inside, identities = tile.inside, {f.name: f.identity for f in self.record.fields}
+            elements = {
+                n: torch.where(inside, v, identities[n])  # type: ignore[arg-type]
+                for n, v in elements.items()
+            }
         rows = max(v.shape[0] for v in elements.values())
         lanes = min(max(1, LANES // rows), tile.columns)
         whole = tile.columns // lanes * lanes

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce.declare import edges
-from fusedreduce.declare.record import Field, Record
+from fusedreduce.declare.record import NO_POSITION, Field, Record
 from fusedreduce.ir.expr import Expr, call, names, rename, substitute, var
 from fusedreduce.program import Stage
 from fusedreduce.run.language import Function, Language, Values
@@ -20,10 +20,16 @@ from fusedreduce.run.language import Function, Language, Values
 
 @dataclass(frozen=True)
 class Tile:
-    """Where a tile lies: its first column and how many it has."""
+    """Where a tile lies: its first column and how many it has; in a pair, what else it holds.
+
+    inside   (rows, columns): which elements there are; None: all
+    payload  the sum over the columns of a weight (rows, columns) times the payload: (rows, DV)
+    """
 
     start: int
     columns: int
+    inside: Tensor | None = None
+    payload: Callable[[Tensor], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -41,9 +47,10 @@ class Phase:
 
 @dataclass(frozen=True)
 class Corrected:
-    """A stage in corrected form."""
+    """A stage in corrected form; the terms of `vectors` are weights of the payload."""
 
     phases: tuple[Phase, ...]
+    vectors: frozenset[str] = frozenset()
 
     @property
     def parameters(self) -> frozenset[str]:
@@ -56,9 +63,10 @@ class Corrected:
         seen = dict(values)
         for phase in self.phases:
             before = self.before(phase, state, old)
-            terms = phase.terms(seen)
+            terms = _inside(phase.fields, phase.terms(seen), tile)
             for f, term in zip(phase.fields, terms, strict=True):
-                state |= _ABSORB[f.kind](f, tile, term, before)
+                absorb = _weighted if f.name in self.vectors else _ABSORB[f.kind]
+                state |= absorb(f, tile, term, before)
             for f, formula in zip(phase.bound, phase.formulas, strict=True):
                 (state[f.name],) = formula(state)
             read = phase.readable(state)
@@ -81,7 +89,12 @@ def _read(name: str) -> str:
     return f"@{name}"
 
 
-def corrected(stage: Stage, kinds: Mapping[str, str], language: Language) -> Corrected:
+def corrected(
+    stage: Stage,
+    kinds: Mapping[str, str],
+    language: Language,
+    vectors: frozenset[str] = frozenset(),
+) -> Corrected:
     """A stage whose operands are over variables of these kinds."""
     depth = _depths(stage.record)
     levels = sorted(set(depth.values()))
@@ -89,7 +102,7 @@ def corrected(stage: Stage, kinds: Mapping[str, str], language: Language) -> Cor
         _phase(stage, [f for f in stage.record.fields if depth[f.name] == k], kinds, language)
         for k in levels
     )
-    return Corrected(phases)
+    return Corrected(phases, vectors)
 
 
 def _phase(
@@ -177,6 +190,23 @@ _SIDES = ("new.", "old.")
 Absorb = Callable[[Field, Tile, Tensor, "Values | None"], Values]
 
 
+def _inside(fields: Sequence[Field], terms: Sequence[Tensor], tile: Tile) -> Sequence[Tensor]:
+    """The terms of the elements there are, identities elsewhere; one select for equal terms."""
+    if tile.inside is None:
+        return terms
+    chosen: dict[tuple[int, object], Tensor] = {}
+    for f, term in zip(fields, terms, strict=True):
+        if (id(term), f.identity) not in chosen:
+            chosen[id(term), f.identity] = torch.where(tile.inside, term, f.identity)  # type: ignore[arg-type]
+    return [chosen[id(t), f.identity] for f, t in zip(fields, terms, strict=True)]
+
+
+def _weighted(f: Field, tile: Tile, term: Tensor, old: Values | None) -> Values:
+    assert tile.payload is not None
+    here = tile.payload(term)
+    return {f.name: here if old is None else old[f.name] + here}
+
+
 def _sum(f: Field, tile: Tile, term: Tensor, old: Values | None) -> Values:
     here = term * tile.columns if term.shape[1] == 1 else term.sum(1, keepdim=True)
     return {f.name: here if old is None else old[f.name] + here}
@@ -199,10 +229,28 @@ def _monoid(fold: Callable[..., Tensor], two: Callable[[Tensor, Tensor], Tensor]
 
 
 def _first(f: Field, tile: Tile, term: Tensor, old: Values | None) -> Values:
+    """The value and the position of the first element."""
+    if tile.inside is None and old is None:
+        here = term[:, :1]
+        return {f.name: here, f.position: torch.zeros_like(here, dtype=torch.int64) + tile.start}
+    if tile.inside is None:
+        value, at = term[:, :1], torch.full_like(term[:, :1], tile.start, dtype=torch.int64)
+    else:
+        at = _first_inside(tile)
+        value = term.gather(1, (at - tile.start).clamp(max=tile.columns - 1))
+        value = torch.where(at == NO_POSITION, f.identity or 0, value)
     if old is not None:
-        return {n: old[n] for n in (f.name, f.position)}
-    here = term[:, :1]
-    return {f.name: here, f.position: torch.zeros_like(here, dtype=torch.int64)}
+        kept = old[f.position] <= at
+        value = torch.where(kept, old[f.name], value)
+        at = torch.where(kept, old[f.position], at)
+    return {f.name: value, f.position: at}
+
+
+def _first_inside(tile: Tile) -> Tensor:
+    """The position of the first element of each row, NO_POSITION where there is none."""
+    assert tile.inside is not None
+    found, at = tile.inside.byte().max(1, keepdim=True)
+    return torch.where(found > 0, at + tile.start, NO_POSITION)
 
 
 def _position(pick: Callable[..., tuple[Tensor, Tensor]], better: Callable[..., Tensor]) -> Absorb:
@@ -211,14 +259,13 @@ def _position(pick: Callable[..., tuple[Tensor, Tensor]], better: Callable[..., 
     def absorb(f: Field, tile: Tile, term: Tensor, old: Values | None) -> Values:
         value, at = pick(term, 1, keepdim=True)
         at = at + tile.start
+        if tile.inside is not None:  # an element may well have the value of nothing
+            at = torch.where(torch.eq(value, f.identity or 0), _first_inside(tile), at)
         if old is not None:
-            wins = better(value, old[f.position]) | (
-                torch.isnan(value) & ~torch.isnan(old[f.position])
-            )
-            value, at = (
-                torch.where(wins, value, old[f.position]),
-                torch.where(wins, at, old[f.name]),
-            )
+            best, place = old[f.position], old[f.name]
+            wins = better(value, best) | ((value == best) & (at < place))
+            wins |= torch.isnan(value) & ~torch.isnan(best)
+            value, at = torch.where(wins, value, best), torch.where(wins, at, place)
         return {f.position: value, f.name: at}
 
     return absorb

@@ -38,7 +38,7 @@ def run(
     given = {i.name: tensors[i.name] for i in program.inputs if not i.number}
     device = next(iter(given.values())).device if given else torch.device("cpu")
     made = [_output(program, o, device) for o in program.outputs]
-    _keep_memory(device)
+    keep_memory(device)
     with torch.no_grad():
         steps = _steps(program, device)
         numbers = {i.name: tensors[i.name] for i in program.inputs if i.number}
@@ -55,7 +55,7 @@ def run(
     return made
 
 
-def _keep_memory(device: torch.device) -> None:
+def keep_memory(device: torch.device) -> None:
     """NOTE glibc asks the kernel, page by page, for blocks larger than the largest freed so far.
 
     Freeing one that was never touched lets the tiles' temporaries reuse their memory: 2 x in time.
@@ -189,7 +189,7 @@ class _Block:
             at = Tile(box.first, box.count)
             states = [r.body.step(at, values, s) for r, s in zip(level, states, strict=True)]
         return [
-            _identity(r, self.steps.language) if s is None else s
+            identity(r.stage.record, r.body, self.steps.language) if s is None else s
             for r, s in zip(level, states, strict=True)
         ]
 
@@ -221,11 +221,10 @@ class _Block:
         return torch.arange(box.first, box.first + box.count, device=device)[None]
 
 
-def _identity(reduced: Reduced, language: Language) -> Values:
+def identity(record: Record, body: Corrected | General, language: Language) -> Values:
     """The state of no element."""
-    record = reduced.stage.record
     state = {s.name: language.full(s.identity, s.type) for s in record.slots}
-    phases = reduced.body.phases if isinstance(reduced.body, Corrected) else ()
+    phases = body.phases if isinstance(body, Corrected) else ()
     for phase in phases:
         for f, formula in zip(phase.bound, phase.formulas, strict=True):
             (state[f.name],) = formula(state)

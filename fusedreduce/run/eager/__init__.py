@@ -14,11 +14,12 @@ from torch import Tensor
 
 from fusedreduce.declare.reduction import Reduction
 from fusedreduce.errors import OptionError, message
+from fusedreduce.run.eager.pairs import pair, pair_state
 from fusedreduce.run.eager.results import finished
 from fusedreduce.run.eager.rows import Values, arranged, require_operands
 from fusedreduce.run.eager.state import final_state
 
-__all__ = ["reduce", "state"]
+__all__ = ["pair", "pair_state", "reduce", "state"]
 
 
 def reduce(

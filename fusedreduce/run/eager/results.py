@@ -11,17 +11,19 @@ from torch import Tensor
 
 from fusedreduce.declare.edges import can_be_empty, has_element
 from fusedreduce.declare.record import Record
-from fusedreduce.run.eager.rows import Rows, Values, call, components
+from fusedreduce.run.eager.rows import KEYS, Rows, Values, call, components, gate
 
 
 def finished(record: Record, state: Values, rows: Rows) -> Values:
     """finish of the true state, or `empty` where a row holds nothing, in the results' dtypes."""
+    nothing = _nothing(record, state, rows)
     fields = {f.name: state[f.name] for f in record.fields}
+    if rows.inside is not None:  # rows without elements send no gradient back
+        fields = {n: gate(v, nothing) for n, v in fields.items()}
     returned = call(record.functions.finish, fields)
     results = returned if isinstance(returned, dict) else {"": returned}
     from_values = _dependent(record, rows, (*record.operands, *record.payloads), state)
     deep = _dependent(record, rows, record.payloads, state)
-    nothing = _nothing(record, state, rows)
     empty = dict(record.empty)
     answer = {}
     for name, value in results.items():
@@ -39,10 +41,11 @@ def _nothing(record: Record, state: Values, rows: Rows) -> Tensor | None:
     """Which rows hold nothing: those of length 0, those of which every element is absent."""
     if rows.n == 0:
         return torch.tensor(True, device=rows.device)
+    masked = None if rows.inside is None else ~rows.inside.any(KEYS, keepdim=True)
     if not can_be_empty(record):
-        return None
+        return masked
     holds: Tensor = has_element(record, state).any(-1, keepdim=True)
-    return ~holds
+    return ~holds if masked is None else ~holds | masked
 
 
 def _dependent(record: Record, rows: Rows, names: Collection[str], state: Values) -> frozenset[str]:

@@ -20,7 +20,11 @@ KEYS = -2  # the axis of elements; the last one is the payload's, of size 1 with
 
 @dataclass(frozen=True)
 class Rows:
-    """Operands as (*outer, N, 1), payloads as (*outer, N, D), with 1 where one does not vary."""
+    """Operands as (*outer, N, 1), payloads as (*outer, N, D), with 1 where one does not vary.
+
+    inside   (*outer, N, 1): which elements there are; None: all
+    weighed  a payload is only ever multiplied by a weight: its sums are matmuls
+    """
 
     values: Values
     outer: tuple[int, ...]
@@ -29,6 +33,8 @@ class Rows:
     state: torch.dtype
     result: torch.dtype  # of floats that depend on operands
     deep: torch.dtype  # of floats that depend on payloads
+    inside: Tensor | None = None
+    weighed: bool = False
 
     def number(self, value: Any) -> Tensor:
         """A value of the user's function as a tensor of the state's dtype, int64 or bool."""
@@ -46,6 +52,10 @@ class Rows:
     def _expanded(self, value: Any, n: int) -> Tensor:
         made = self.number(value)
         return made.expand(*self.outer, n, made.shape[-1] if made.ndim else 1)
+
+    def present(self, value: Tensor, identity: Any) -> Tensor:
+        """The values of the elements there are, the identity for the others."""
+        return value if self.inside is None else torch.where(self.inside, value, identity)
 
     def full(self, value: float, dtype: torch.dtype) -> Tensor:
         return torch.full((*self.outer, 1, 1), value, dtype=dtype, device=self.device)
@@ -159,10 +169,15 @@ def _as_rows(value: Tensor, shape: tuple[int, ...], axes: Sequence[int]) -> Tens
     return value.reshape(*kept, prod(reduced), value.shape[-1])
 
 
+def parameters(fn: Callable[..., Any]) -> list[str]:
+    """What a function names; parameters with defaults are constants."""
+    return [p.name for p in inspect.signature(fn).parameters.values() if p.default is p.empty]
+
+
 def call(fn: Callable[..., Any] | None, values: Mapping[str, Any]) -> Any:
-    """fn with the values it names; parameters with defaults are constants."""
+    """fn with the values it names."""
     assert fn is not None
-    wanted = [p.name for p in inspect.signature(fn).parameters.values() if p.default is p.empty]
+    wanted = parameters(fn)
     missing = [n for n in wanted if n not in values]
     if missing:
         raise OperandError(
@@ -182,3 +197,10 @@ def components(value: Any) -> tuple[Any, ...]:
 
 def kind_of(dtype: torch.dtype) -> str:
     return "float" if dtype.is_floating_point else "bool" if dtype == torch.bool else "int"
+
+
+def gate(value: Tensor, closed: Tensor | None) -> Tensor:
+    """The value itself, through which no gradient, not even a NaN, flows back where `closed`."""
+    if closed is None or not value.requires_grad:
+        return value
+    return torch.where(closed, value.detach(), value)

@@ -13,10 +13,20 @@ from torch import Tensor
 
 from fusedreduce.declare.edges import absent, has_element, readable
 from fusedreduce.declare.record import NO_POSITION, Field, Record
-from fusedreduce.run.eager.rows import KEYS, Rows, Values, call, components, kind_of
+from fusedreduce.errors import NotFusible, message
+from fusedreduce.run.eager.rows import (
+    KEYS,
+    Rows,
+    Values,
+    call,
+    components,
+    gate,
+    kind_of,
+    parameters,
+)
 
 Kind: TypeAlias = (
-    "Callable[[Field, Tensor], Values]"  # from the elements' values to the field's slots
+    "Callable[[Field, Tensor, Tensor | None], Values]"  # from the elements to the field's slots
 )
 
 
@@ -34,6 +44,9 @@ def _two_passes(record: Record, rows: Rows) -> tuple[Record, Values]:
         if f.kind not in ("Sum", "Reference")
     }
     record = replace(record, fields=tuple(_typed(f, contributions) for f in record.fields))
+    for f in record.fields:
+        if f.name in contributions:
+            contributions[f.name] = rows.present(contributions[f.name], f.identity)
     state: Values = {}
     for f in record.fields:
         if f.kind == "Sum":
@@ -41,7 +54,7 @@ def _two_passes(record: Record, rows: Rows) -> tuple[Record, Values]:
         elif f.is_bound:
             state[f.name] = rows.rows(call(terms[f.name], state))
         elif rows.n:
-            state |= _KINDS[f.kind](f, contributions[f.name])
+            state |= _KINDS[f.kind](f, contributions[f.name], rows.inside)
         else:
             state |= _nothing(record, f, rows, contributions[f.name].dtype)
     types = {n: kind_of(v.dtype) for n, v in (state | contributions).items()}
@@ -78,47 +91,89 @@ def _sum(
 ) -> Tensor:
     """sum_j term(element j, references), over the elements that are present."""
     away = absent(record, f.name, contributions)
+    if rows.inside is not None:
+        away = ~rows.inside if away is None else away | ~rows.inside
     read = {n: readable(record, record.by_name[n], state) for n in f.reads}
-    values = {n: _gate(v, away) for n, v in (rows.values | read).items()}
-    term = rows.elements(call(record.functions.terms[f.name], values))
+    function = record.functions.terms[f.name]
+    used = {n: v for n, v in (rows.values | read).items() if n in parameters(function)}
+    payload = next((n for n in record.payloads if n in used and rows.weighed), None)
+    if payload is not None:
+        return _matmul(record, f, payload, rows, used, away)
+    values = {n: gate(v, away) for n, v in used.items()}
+    term = rows.elements(call(function, values))
     present = term if away is None else torch.where(away, torch.zeros_like(term), term)
     return present.sum(KEYS, keepdim=True)
 
 
-def _gate(value: Tensor, closed: Tensor | None) -> Tensor:
-    """The value itself, through which no gradient, not even a NaN, flows back where `closed`."""
-    if closed is None or not value.requires_grad:
-        return value
-    return torch.where(closed, value.detach(), value)
+def _matmul(
+    record: Record, f: Field, payload: str, rows: Rows, used: Values, away: Tensor | None
+) -> Tensor:
+    """sum_j weight_j * v_j, as a matmul: the weight is the term where the payload is 1."""
+    vectors = used.pop(payload)
+    values = {n: gate(v, away) for n, v in used.items()}
+
+    def term(number: float) -> Tensor:
+        value = call(record.functions.terms[f.name], {**values, payload: rows.number(number)})
+        return rows.elements(value)
+
+    weight = term(1.0)
+    with torch.no_grad():
+        if not torch.allclose(term(-2.0), -2.0 * weight, equal_nan=True):
+            raise NotFusible(
+                message(
+                    f"{record.name}.{f.name} is no matmul",
+                    expected="a Sum of p(score, references) * v",
+                    where=f.line,
+                    do="write the term as a weight times the payload",
+                )
+            )
+    if away is not None:
+        weight = torch.where(away, torch.zeros_like(weight), weight)
+    product: Tensor = weight[..., 0] @ vectors[..., 0, :, :]
+    return product[..., None, :]
 
 
 def _extreme(pick: Callable[..., Any], within: Callable[[Any, Any], Any]) -> Kind:
     """Max or Min: the gradient goes to the first element that attains it, none at the identity."""
 
-    def function(f: Field, value: Tensor) -> Values:
+    def function(f: Field, value: Tensor, inside: Tensor | None) -> Values:
         found = pick(value, KEYS, keepdim=True).values
         return {f.name: torch.where(within(found, f.identity), f.identity or 0, found)}
 
     return function
 
 
-def _first(f: Field, value: Tensor) -> Values:
-    found = value[..., :1, :]
-    return {f.name: found, f.position: torch.zeros_like(found, dtype=torch.int64)}
+def _first(f: Field, value: Tensor, inside: Tensor | None) -> Values:
+    if inside is None:
+        found = value[..., :1, :]
+        return {f.name: found, f.position: torch.zeros_like(found, dtype=torch.int64)}
+    at = _first_inside(inside, value)
+    found = value.gather(KEYS, at.clamp(max=value.shape[KEYS] - 1))
+    return {f.name: torch.where(at == NO_POSITION, f.identity or 0, found), f.position: at}
+
+
+def _first_inside(inside: Tensor, like: Tensor) -> Tensor:
+    """The position of the first element of each row, NO_POSITION where there is none."""
+    found, at = inside.byte().max(KEYS, keepdim=True)
+    place = torch.where(found > 0, at, NO_POSITION)
+    return place.expand(*like.shape[:KEYS], 1, place.shape[-1])
 
 
 def _position(pick: Callable[..., Tensor]) -> Kind:
     """ArgMax or ArgMin: the first position; a NaN is the largest and the smallest, as in torch."""
 
-    def function(f: Field, value: Tensor) -> Values:
+    def function(f: Field, value: Tensor, inside: Tensor | None) -> Values:
         at = pick(value, KEYS, keepdim=True)
-        return {f.name: at, f.position: value.gather(KEYS, at)}
+        best = value.gather(KEYS, at)
+        if inside is not None:  # an element may well have the value of nothing
+            at = torch.where(torch.eq(best, f.identity or 0), _first_inside(inside, value), at)
+        return {f.name: at, f.position: best}
 
     return function
 
 
 def _over(pick: Callable[..., Tensor]) -> Kind:
-    return lambda f, value: {f.name: pick(value, KEYS, keepdim=True)}
+    return lambda f, value, inside: {f.name: pick(value, KEYS, keepdim=True)}
 
 
 _KINDS: Mapping[str, Kind] = {
@@ -139,7 +194,10 @@ def _tree(record: Record, rows: Rows) -> tuple[Record, Values]:
     values = [rows.elements(v) for v in lifted]
     fields = [replace(f, type=_kind_of(f, v)) for f, v in zip(record.fields, values, strict=True)]
     record = replace(record, fields=tuple(fields))
-    state = {f.name: v.to(rows.dtype(f.type)) for f, v in zip(fields, values, strict=True)}
+    state = {
+        f.name: rows.present(v.to(rows.dtype(f.type)), f.identity)
+        for f, v in zip(fields, values, strict=True)
+    }
     if rows.n == 0:
         state = {
             f.name: rows.full(f.identity or 0, v.dtype)
@@ -167,7 +225,7 @@ def _merged(record: Record, a: Values, b: Values) -> Values:
     """merge(a, b), and of a side with no element the other side."""
     here, there = has_element(record, a), has_element(record, b)
     alone = ~(here & there)
-    sides = [SimpleNamespace(**{n: _gate(v, alone) for n, v in s.items()}) for s in (a, b)]
+    sides = [SimpleNamespace(**{n: gate(v, alone) for n, v in s.items()}) for s in (a, b)]
     assert record.functions.merge is not None
     values = components(record.functions.merge(*sides))
     return {
