@@ -19,7 +19,7 @@ from fusedreduce.pair import Pair
 from fusedreduce.pairing import Given, PairTask, pair_of
 from fusedreduce.pipeline import ONE_AT_A_TIME, outside_autocast
 from fusedreduce.request import check_impl, choose, key_of, one_device, require_served
-from fusedreduce.run import pair_tiles
+from fusedreduce.run import pair_gradients, pair_tiles, tiles
 from fusedreduce.run.calls import Plan
 from fusedreduce.run.pair_rows import row_values
 from fusedreduce.runner import Runner
@@ -28,7 +28,18 @@ from fusedreduce.structure import Leaf
 
 Values = Mapping[str, Any]
 Tensors = dict[str, Tensor]
-BACKENDS: Mapping[str, Any] = {"tiles": pair_tiles}
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Who runs pairs: a forward, a backward, and the row programs between them."""
+
+    forward: Callable[..., Tensors]
+    backward: Callable[..., Tensors]
+    rows: Callable[..., Sequence[Tensor]]
+
+
+BACKENDS = {"tiles": Backend(pair_tiles.forward, pair_gradients.backward, tiles.run)}
 
 
 def chosen_backend(impl: str | None, device: torch.device) -> str:
@@ -75,11 +86,11 @@ class PreparedPair:
         def run(values: Values) -> Tensors:
             inputs = Given(self.task, values).inputs(pair.numbers)
             with outside_autocast():
-                return self.backend(values).forward(pair, inputs)  # type: ignore[no-any-return]
+                return self.backend(values).forward(pair, inputs)
 
         return lambda values: [*over_batch(run, values, self.depth, self.whole).values()]
 
-    def backend(self, values: Values) -> Any:
+    def backend(self, values: Values) -> Backend:
         """NOTE: tiles serve every device; a launch of no program does not exist."""
         empty = 0 in values["q"].shape or 0 in values["k"].shape
         return BACKENDS["tiles" if empty else self.implementation]
@@ -120,10 +131,14 @@ class PreparedPair:
 
         def run(values: Values) -> Tensors:
             inputs = Given(self.task, values).inputs(made.forward.numbers)
-            vectors = {n: values[n] for n in (adjoint(made.vector),) if made.vector}
+            backend, names = self.backend(values), (made.vector, adjoint(made.vector))
+            vectors = {n: values[n] for n in names if n in values}
+            saved = {n: values[n] for n in made.saved}
+            adjoints = {adjoint(r.name): values[adjoint(r.name)] for r in self.pair.results
+                        if not r.vector and "float" in r.dtype}  # fmt: skip
             with outside_autocast():
-                rows = row_values(made, values)
-                found = self.backend(values).backward(made, inputs, vectors, rows, asked)
+                rows = row_values(made, inputs, saved, vectors, adjoints, backend.rows)
+                found = backend.backward(made, inputs, vectors, rows, asked)
             answer: Tensors = {}
             for n, gradient in found.items():
                 n = origin.get(n, n)
