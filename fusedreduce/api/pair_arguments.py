@@ -46,7 +46,7 @@ def queries_keys(what: str, q: Any, k: Any, v: Any) -> tuple[Tensor, Tensor, Ten
             )
     one_device(given)
     device = q.device.type
-    if torch.is_autocast_enabled(device):
+    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
         to = torch.get_autocast_dtype(device)
         given = {n: t.to(to) if t.is_floating_point() and t.dtype != torch.float64 else t
                  for n, t in given.items()}  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from math import prod
 from typing import TypeAlias
 
 import torch
@@ -16,7 +17,7 @@ from fusedreduce.declare import edges
 from fusedreduce.declare.record import Record
 from fusedreduce.ir.expr import Expr, call, substitute, where
 from fusedreduce.pair import depends_on
-from fusedreduce.run.language import Function, Language
+from fusedreduce.run.language import Function, Language, alone
 from fusedreduce.states import merged
 
 State: TypeAlias = "dict[str, Tensor]"
@@ -33,11 +34,17 @@ def identity(
     }
 
 
-@lru_cache(maxsize=256)
 def _functions(
     record: Record, state: torch.dtype, device: torch.device
 ) -> tuple[Function, Function]:
     """merge and finish of a record, compiled once."""
+    return (_compiled if alone() else _compiled.__wrapped__)(record, state, device)
+
+
+@lru_cache(maxsize=256)
+def _compiled(
+    record: Record, state: torch.dtype, device: torch.device
+) -> tuple[Function, Function]:
     language = Language(state, device)
     sides = {f"{side}.{s.name}": s.type for side in ("a", "b") for s in record.slots}
     slots = merged(record)
@@ -110,7 +117,7 @@ def _alike(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
 
 def _shaped(value: Tensor, shape: torch.Size) -> Tensor:
     """One value a row, of the width the shape has; a constant for all of them."""
-    if value.numel() == shape.numel():
+    if value.numel() == prod(shape):  # NOTE: shape.numel() fixes sizes while torch compiles
         return value.reshape(shape)
     if value.numel() == 1:
         return value.reshape(()).expand(shape)
