@@ -367,6 +367,8 @@ class _Widths:
 
     def factored(self, terms: list[tuple[Expr, Expr]]) -> tuple[Expr, Expr]:
         """slope * (scale * dp + shift) where all coefficients vary alike along the keys."""
+        if not terms:
+            return const(1.0), const(0.0)
         parts = [(*self.split(c), x) for c, x in terms]
         alike = len({(tuple(elements), scalar) for elements, _, scalar, _ in parts}) == 1
         if not alike:

@@ -1,0 +1,124 @@
+"""The row values of a pair's backward: sums over the width, and what is made of them.
+
+One fused row program with the outer axes b, h, i and the reduced axis d, which the tiles run as
+well as a printed row kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from fusedreduce.gradient.pairs import PairBackward, adjoint
+from fusedreduce.ir.check import kind_of_dtype
+from fusedreduce.ir.expr import Expr, const, names, substitute, var
+from fusedreduce.ir.simplify import simplify
+from fusedreduce.program import Axis, Input, Output, Program, Stage
+from fusedreduce.reductions import Total
+from fusedreduce.run import tiles
+from fusedreduce.run.language import Language
+from fusedreduce.run.pair_formulas import Region, constants, formulas
+from fusedreduce.run.pair_inputs import PairInputs
+
+Run = Callable[[Program, Mapping[str, Tensor]], Sequence[Tensor]]
+OUTER = (("b",), ("h",), ("i",))
+
+
+def row_values(
+    b: PairBackward,
+    inputs: PairInputs,
+    saved: Mapping[str, Tensor],
+    vectors: Mapping[str, Tensor | None],
+    adjoints: Mapping[str, Tensor | None],
+    run: Run = tiles.run,
+) -> dict[str, Tensor]:
+    """`b.rows` by name, each (B, H, Sq).
+
+    saved     the results `b.saved` of the forward
+    vectors   the vector result and its adjoint, by `out` and `d_out`
+    adjoints  of scalar results, by `d_<result>`; missing ones and None count as 0
+    run       answers the outputs of a program, in order
+    """
+    given = dict(saved) | {n: t for n, t in adjoints.items() if t is not None}
+    d_out = vectors.get(adjoint(b.vector)) if b.vector else None
+    zeros = {adjoint(r.name) for r in b.forward.results} - given.keys()
+    zeros |= set() if d_out is not None else {s.name for s in b.sums}
+    nothing = {n: const(0.0) for n in zeros}
+    shifts = {n: simplify(substitute(e, nothing)) for n, e in b.shifts}
+    sums = {s.name for s in b.sums} - zeros
+    plain = {n: e for n, e in shifts.items() if set(names(e)) <= {*given, *sums}}
+    plain = plain if sums else {}
+    read = {n for e in (shifts.keys() - plain.keys()) for n in names(shifts[e])} | set(b.rows)
+    exprs = {n: var(f"{n}.value") for n in sums & read}
+    exprs |= {n: substitute(e, {s: var(f"{s}.value") for s in sums}) for n, e in plain.items()}
+    found = dict(given)
+    if exprs:
+        assert d_out is not None
+        tensors = {n: t for n, t in given.items() if n in names(*exprs.values())}
+        tensors |= {b.vector: _there(vectors, b.vector), adjoint(b.vector): d_out}
+        dtypes = tuple((n, str(t.dtype).removeprefix("torch.")) for n, t in tensors.items())
+        program = row_program(b, tuple(exprs.items()), dtypes, (*inputs.rows, b.forward.DV))
+        made = run(program, {i.name: tensors[i.name] for i in program.inputs})
+        found |= zip(exprs, made, strict=True)
+    found |= _by_language(b, inputs, found, {n: shifts[n] for n in shifts.keys() - plain.keys()})
+    state = getattr(torch, b.forward.state)
+    zero = torch.zeros((), dtype=state, device=inputs.q.device).expand(inputs.rows)
+    return {n: found.get(n, zero) for n in b.rows}
+
+
+def _there(vectors: Mapping[str, Tensor | None], name: str) -> Tensor:
+    value = vectors[name]
+    assert value is not None, name
+    return value
+
+
+@lru_cache(maxsize=256)
+def row_program(
+    b: PairBackward,
+    exprs: tuple[tuple[str, Expr], ...],
+    dtypes: tuple[tuple[str, str], ...],
+    shape: tuple[int, int, int, int],
+) -> Program:
+    """Row values over `<sum>.value` and rows, as one fused function of the vectors and rows."""
+    vector, d_vector = b.vector, adjoint(b.vector)
+    needed = names(*(e for _, e in exprs))
+    stages = []
+    for s in b.sums:
+        if f"{s.name}.value" in needed:
+            term = var(d_vector) * var(vector) if s.with_result else var(d_vector)
+            stages.append(Stage(s.name, Total.record, (("x", term),), 0))
+    used = {n for s in stages for n in names(s.operands[0][1])} | set(needed)
+    wide = (*OUTER, ("d",))
+    return Program(
+        name=f"{b.forward.name}_rows",
+        axes=tuple(Axis(n, k, n == "d") for n, k in zip("bhid", shape, strict=True)),
+        inputs=tuple(
+            Input(n, wide if n in (vector, d_vector) else OUTER, d) for n, d in dtypes if n in used
+        ),
+        stages=tuple(stages),
+        outputs=tuple(Output(n, e, OUTER, b.forward.state) for n, e in exprs),
+        state=b.forward.state,
+    )
+
+
+def _by_language(
+    b: PairBackward, inputs: PairInputs, rows: Mapping[str, Tensor], exprs: Mapping[str, Expr]
+) -> dict[str, Tensor]:
+    """Row values that read tables or indices, or no sum: evaluated whole."""
+    if not exprs:
+        return {}
+    pair, device = b.forward, inputs.q.device
+    language = Language(getattr(torch, pair.state), device)
+    kinds = {n: kind_of_dtype(str(t.dtype).removeprefix("torch.")) for n, t in rows.items()}
+    made = formulas([*exprs.values()], pair, kinds, language, ["float"] * len(exprs))
+    region = Region((0, 0, 0, 0), (*inputs.rows, 1))
+    with torch.no_grad():
+        values = constants(pair, inputs, language) | region.indices(device)
+        values |= {n: language.load(t[..., None]) for n, t in rows.items()}
+        found = made(values, inputs.tables, region, language)
+    return {
+        n: t.expand(region.sizes)[..., 0] for n, t in zip(exprs, found, strict=True)
+    }
