@@ -18,7 +18,7 @@ from fusedreduce.operators import Found, found_in
 from fusedreduce.pair import Pair
 from fusedreduce.pairing import Given, PairTask, pair_of
 from fusedreduce.pipeline import ONE_AT_A_TIME, outside_autocast
-from fusedreduce.request import check_impl, choose, key_of, one_device, require_served
+from fusedreduce.request import check_impl, choose, key_of, require_served
 from fusedreduce.run import pair_gradients, pair_tiles, tiles
 from fusedreduce.run.calls import Plan
 from fusedreduce.run.pair_rows import row_values
@@ -148,6 +148,11 @@ class PreparedPair:
         return lambda values: over_batch(run, values, self.depth, self.whole)
 
 
+def placed_anywhere(values: Values) -> dict[str, Any]:
+    """Without the offsets: they are numbers, and as tensors lie on the CPU."""
+    return {n: v for n, v in values.items() if not n.endswith("_offset")}
+
+
 def structure_of(pair: Pair, task: PairTask) -> dict[str, Leaf]:
     """The results by output or slot; a bare output is called ""."""
     known = {o or "value": o for o in task.outputs}
@@ -186,7 +191,7 @@ def over_batch(
     tensors = {n: v for n, v in values.items() if isinstance(v, Tensor)}
     front = tensors["q"].shape[:depth]
     if whole:
-        tables = {n for n in tensors if n[0] in "smo" and n[1:].isdigit()}
+        tables = {n for n in tensors if n[1:].isdigit() or n.endswith("_offset")}
         flat = {n: t.flatten(0, depth - 1)[0] if n in tables else t.flatten(0, depth)
                 for n, t in tensors.items()}  # fmt: skip
         found = function({**values, **flat})
@@ -214,8 +219,8 @@ class PairRunner(Runner):
         return value.dtype, value.dim(), value.device, value.layout, value.is_neg()
 
     def prepare(self, values: Values, impl: str | None, trust: bool) -> PreparedPair:  # type: ignore[override]
-        require_served(values)
-        chosen = chosen_backend(impl, one_device(values))
+        require_served(placed_anywhere(values))
+        chosen = chosen_backend(impl, values["q"].device)
         return PreparedPair(
             self.task, pair_of(self.task, self.inner(values), trust), chosen, self.eager, self.depth
         )
@@ -249,9 +254,10 @@ class PairRunner(Runner):
         }
         key = (trust, wanted, *self.key(stand_ins))
         if key not in self.outlines:
-            require_served(values)
+            require_served(placed_anywhere(values))
             with ONE_AT_A_TIME:
-                self.outlines[key] = self.found(self.inner(stand_ins), trust, wanted)
+                none = {n: 0.0 for n in values if n.endswith("_offset")}
+                self.outlines[key] = self.found(self.inner(stand_ins | none), trust, wanted)
         return self.outlines[key]
 
     def found(self, values: Values, trust: bool, wanted: tuple[str, ...]) -> tuple[Any, Found]:

@@ -146,8 +146,10 @@ def after(first: Score, second: Score) -> Score:
     return Score(substitute(b, {"score": a}), sources, f"{second!r} after {first!r}")
 
 
-def offset(what: str, name: str, value: Any) -> int:
-    """A position: an integer of any make."""
+def offset(what: str, name: str, value: Any) -> int | torch.SymInt:
+    """A position: an integer of any make, one that torch knows by a symbol too."""
+    if isinstance(value, torch.SymInt):
+        return value
     try:
         if isinstance(value, bool):
             raise TypeError
@@ -157,6 +159,13 @@ def offset(what: str, name: str, value: Any) -> int:
             message(f"{what}: {name} is not a position", expected="an integer",
                     came=repr(value)[:80])
         ) from None  # fmt: skip
+
+
+def as_argument(position: int | torch.SymInt) -> float | Tensor:
+    """An offset as an operator takes it: a number; one that changes in a compiled graph, a tensor."""
+    if isinstance(position, torch.SymInt):
+        return torch.full((), position, dtype=torch.int64, device="cpu")
+    return float(position)
 
 
 # ---- operands ----------------------------------------------------------------------------------

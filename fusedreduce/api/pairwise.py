@@ -14,7 +14,14 @@ from torch import Tensor
 
 from fusedreduce import operators, pipeline
 from fusedreduce.api.operands import operands_of, outputs_of
-from fusedreduce.api.pair_arguments import offset, placed, portable, queries_keys, seen
+from fusedreduce.api.pair_arguments import (
+    as_argument,
+    offset,
+    placed,
+    portable,
+    queries_keys,
+    seen,
+)
 from fusedreduce.api.reduce import require_seed, shaped
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction, require_reduction
@@ -140,8 +147,8 @@ class PairCall:
     mask: Mask | None
     outputs: tuple[str, ...]
     operands: Mapping[str, Any]
-    q_offset: int
-    k_offset: int
+    q_offset: int | torch.SymInt
+    k_offset: int | torch.SymInt
     impl: str | None
     trust: bool
 
@@ -183,7 +190,8 @@ class PairCall:
         ):
             values |= {f"{letter}{n}": t for n, t in enumerate(found)}
         values |= {} if self.scale is None else {"scale": float(self.scale)}
-        return task, values | {"q_offset": float(self.q_offset), "k_offset": float(self.k_offset)}
+        values |= {"q_offset": as_argument(self.q_offset), "k_offset": as_argument(self.k_offset)}
+        return task, values
 
     def checked(self, state: str) -> dict[str, Any]:
         """Score, operands and payload by the declaration's names, those that are needed."""
