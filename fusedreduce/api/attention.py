@@ -10,7 +10,13 @@ import torch
 from torch import Tensor
 
 from fusedreduce import pipeline
-from fusedreduce.api.pair_arguments import offset, portable, queries_keys, seen
+from fusedreduce.api.pair_arguments import (
+    check_deterministic,
+    offset,
+    portable,
+    queries_keys,
+    seen,
+)
 from fusedreduce.api.pairwise import PairCall
 from fusedreduce.declare.reduction import Reduction, require_reduction
 from fusedreduce.errors import OperandError, OptionError, ShapeError, message
@@ -89,6 +95,7 @@ def _attention(
 ) -> Any:  # fmt: skip
     """What `attention` does."""
     no_dropout(dropout_p)
+    check_deterministic("attention", deterministic)
     wanted = (aux,) if isinstance(aux, str) else tuple(aux)
     R = declared(R, wanted)
     if not isinstance(v, Tensor):

@@ -161,6 +161,15 @@ def offset(what: str, name: str, value: Any) -> int | torch.SymInt:
         ) from None  # fmt: skip
 
 
+def check_deterministic(what: str, value: Any) -> None:
+    """NOTE: the backends here repeat bit for bit; a one-pass backward is to ask for this."""
+    if value not in (None, True, False):
+        raise OptionError(
+            message(f"{what}: deterministic is no truth value", expected="None, True or False",
+                    came=repr(value)[:80])
+        )  # fmt: skip
+
+
 def as_argument(position: int | torch.SymInt) -> float | Tensor:
     """An offset as an operator takes it: a number; one that changes in a compiled graph, a tensor."""
     if isinstance(position, torch.SymInt):

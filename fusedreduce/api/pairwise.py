@@ -16,6 +16,7 @@ from fusedreduce import operators, pipeline
 from fusedreduce.api.operands import operands_of, outputs_of
 from fusedreduce.api.pair_arguments import (
     as_argument,
+    check_deterministic,
     offset,
     placed,
     portable,
@@ -114,6 +115,7 @@ def _pairwise(
 ) -> Any:  # fmt: skip
     """What `pairwise` does."""
     require_reduction(R)
+    check_deterministic("pairwise", deterministic)
     q, k, v = queries_keys("pairwise", q, k, v)
     mask, score = seen(mask, score_mod, q, k)
     call = PairCall(
