@@ -44,18 +44,32 @@ def plain(
 
 
 def check(
-    got: Tensor, function: Callable[..., Tensor], tensors: Sequence[Tensor], what: Any = ""
-) -> None:
-    """`got` and its gradients against `function` of the tensors: in float64 and as they are."""
+    got: Tensor, function: Callable[..., Tensor], tensors: Sequence[Tensor], what: Any = "",
+    saturated: bool = False,
+) -> None:  # fmt: skip
+    """`got` and its gradients against `function` of the tensors: in float64 and as they are.
+
+    saturated   a key may have probability 1: then d score = p (<d out, v> - <d out, out>) is a
+                difference of equal terms, whose rounding is what is left
+    """
     wide = [t.detach().double().requires_grad_() for t in tensors]
     right, rough = function(*wide), function(*tensors)
     require_near(got.detach(), right.detach(), rough.detach().to(got.dtype), 2, what)
     up = torch.randn_like(got)
+    noise = cancelled(up, *wide) if saturated else 0.0
     gradients = torch.autograd.grad(got, tensors, up)
     exact = torch.autograd.grad(right, wide, up.double())
     unfused = torch.autograd.grad(rough, tensors, up.to(rough.dtype))
     for n, triple in enumerate(zip(gradients, exact, unfused, strict=True)):
-        require_near(*triple, 3, (what, f"gradient {n}"))
+        require_near(*triple, 3, (what, f"gradient {n}"), noise)
+
+
+def cancelled(up: Tensor, q: Tensor, k: Tensor, v: Tensor, *_: Tensor) -> float:
+    """Two roundings of the largest <|d out|, |v|>, times the largest |q| or |k| of the scale."""
+    size = (up.double().abs() @ v.detach().abs().mT.repeat_interleave(
+        up.shape[-3] // v.shape[-3] if v.dim() > 2 else 1, -3)).max()  # fmt: skip
+    factor = max(float(t.detach().abs().max()) for t in (q, k)) / q.shape[-1] ** 0.5
+    return float(2 * torch.finfo(up.dtype).eps * size * max(1.0, factor))
 
 
 def causal(Sq: int, Sk: int) -> Tensor:

@@ -5,42 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.testing._internal.common_methods_invocations import op_db
 
 import fusedreduce as fr
 from fusedreduce.masks import causal as causal_mask
 from tests.attention import causal, check, inputs, plain
 
 INF = float("inf")
-SDPA = next(o for o in op_db if o.name == "nn.functional.scaled_dot_product_attention")
 
 
-# ---- torch's own samples -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
-def test_samples_of_torch(dtype) -> None:
-    count = 0
-    for s in SDPA.sample_inputs("cpu", dtype, requires_grad=True):
-        if s.kwargs.get("dropout_p"):
-            continue
-        mask, is_causal = s.kwargs.get("attn_mask"), s.kwargs["is_causal"]
-        tensors = [s.input, *s.args, *([] if mask is None else [mask])]
-
-        def function(q, k, v, m=None, is_causal=is_causal):
-            q, k, v = torch.broadcast_tensors(q[..., :1, :1], k[..., :1, :1], v[..., :1, :1]) and (
-                q, k, v,
-            )  # fmt: skip
-            x = q @ k.mT / q.shape[-1] ** 0.5
-            x = x if m is None else x + m
-            if is_causal:
-                x = x.masked_fill(~causal(*x.shape[-2:]), -INF)
-            return x.softmax(-1) @ v
-
-        got = fr.ops.scaled_dot_product_attention(s.input, *s.args, **s.kwargs)
-        check(got, function, tensors, s.kwargs)
-        count += 1
-    assert count > 10
+# ---- as torch's own ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(3, 5, 8), (2, 3, 5, 8), (2, 2, 3, 5, 8), (1, 2, 2, 3, 5, 8)])
@@ -88,7 +61,7 @@ def test_protocol(Sq, Sk, kind) -> None:
         tensors = inputs(1, 4, Hk, Sq, Sk, D, DV, dtype)
         got, more = fr.attention(*tensors, enable_gqa=True, aux=("lse",), **arguments)
         function = lambda *a: plain(*a, seen, score)["out"]
-        check(got, function, tensors, (kind, dtype))
+        check(got, function, tensors, (kind, dtype), saturated=Sk == 1)
         assert got.dtype == dtype and more["lse"].dtype == torch.float32
 
 
