@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
+from fusedreduce.declare import edges
 from fusedreduce.declare.record import Field, Record
 from fusedreduce.errors import NotFusible, message
 from fusedreduce.ir.check import kind_of, kind_of_dtype
@@ -152,11 +153,13 @@ def holds_element(record: Record) -> Expr:
 def finished(record: Record, output: str) -> Expr:
     """The finish of an output over the fields of a record, `empty` where there is no element.
 
-    Any row of a pair may hold nothing: its mask may be true nowhere.
+    Any row of a pair may hold nothing, since its mask may be true nowhere; a state that cannot tell
+    (a sum alone, which may be 0 of some elements too) gives its finish.
     """
     expr = dict(record.finish)[output]
     empty = dict(record.empty).get(output)
-    if empty is None:
+    tells = edges.can_be_empty(record) or any(map(edges.is_count, record.fields))
+    if empty is None or not tells:
         return expr
     return where(holds_element(record), expr, const(float(empty)))
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 import fusedreduce as fr
-from fusedreduce import pipeline, trace
+from fusedreduce import pipeline, reductions, trace
 from fusedreduce.gradient.pairs import PairBackward, backward
 from fusedreduce.ir.expr import Expr, call, const, names, var
 from fusedreduce.pair import INDICES, Pair, Read, Result, Table, finished, is_vector, result_kind
@@ -186,6 +186,14 @@ DECLARED = [
     Case("average", Average, ("",)),
     Case("odds", Odds, ("p", "some", "every")),
 ]
+SHIPPED = [
+    Case(
+        name, R, R.record.outputs, SCORES["softcap"][0],
+        operands=dict.fromkeys(R.record.operands[1:], lambda z: positive(z.B, z.H, z.Sk)),
+    )
+    for name, R in vars(reductions).items()
+    if isinstance(R, type) and issubclass(R, fr.Reduction)
+]  # fmt: skip
 SCALED = {"scale": 0.3}
 
 
@@ -303,8 +311,8 @@ def pair_of(case: Case, a: Arguments) -> Pair:
     x: Any = trace.scalar("score", "float")
     x = x if case.score is None else case.score(t)(x, *seen)
     mask = None if case.mask is None else case.mask(t)(*seen)
-    where = {"tau": (at[0], at[1], at[2]), "w": (at[0], at[1], at[3])}
-    operands = {n: getattr(t, n)[where[n]].expr for n in case.operands}
+    row, key = (at[0], at[1], at[2]), (at[0], at[1], at[3])
+    operands = {n: getattr(t, n)[row if n == "tau" else key].expr for n in case.operands}
     if record.operands:
         operands = {record.operands[0]: trace.to_expr(x, "the score")[0]} | operands
     record = typed(record, dict.fromkeys((*record.operands, *record.payloads), "float"))
@@ -382,16 +390,20 @@ def tiled(case: Case, a: Arguments, tile: tuple[int, int] | None = None) -> Tens
 
 
 def tiled_gradients(
-    case: Case, a: Arguments, ups: Mapping[str, Tensor | None], tile: tuple[int, int] | None = None
+    case: Case,
+    a: Arguments,
+    ups: Mapping[str, Tensor | None],
+    tile: tuple[int, int] | None = None,
+    gauged: bool | None = None,
 ) -> Tensors:
     pair = pair_of(case, a)
     inputs = inputs_of(case, a, pair)
     wanted = tuple(n for n in a.floats(bool(pair.DV)) if n in "qkv" or n in inputs.tables)
-    b = backward(pair, wanted)
-    return _run_backward(b, inputs, ups, wanted, tile)
+    b = backward(pair, wanted, gauged)
+    return run_backward(b, inputs, ups, wanted, tile)
 
 
-def _run_backward(
+def run_backward(
     b: PairBackward,
     inputs: PairInputs,
     ups: Mapping[str, Tensor | None],

@@ -180,7 +180,7 @@ def scale_of(scale: Any, q: Tensor) -> float:
     if scale is None:
         return 1.0 / math.sqrt(q.shape[3])
     try:
-        if isinstance(scale, Tensor):
+        if isinstance(scale, (Tensor, str)):
             raise TypeError
         return float(scale)
     except (TypeError, ValueError):

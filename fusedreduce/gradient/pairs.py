@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from fusedreduce.declare.record import Field, Record
 from fusedreduce.gradient.element import NoBackward, absent, element_gradient, extras, mark
@@ -33,7 +34,7 @@ from fusedreduce.ir.expr import (
 )
 from fusedreduce.ir.show import show
 from fusedreduce.ir.simplify import simplify
-from fusedreduce.pair import INDICES, SCORE, Pair, Read, Result, holds_element, is_vector
+from fusedreduce.pair import INDICES, SCORE, Pair, Read, Result, is_vector
 
 DP = "dp"  # <d_out, v> of one element
 HALF = ("float16", "bfloat16")
@@ -128,10 +129,12 @@ def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) ->
     sums = tuple(s for s in made.sums.values() if s.name in read)
     kept = {n: e for n, e in b.saved.items() if saved_name(n) in read}
     results = tuple(
-        Result(saved_name(n), divisible(b.record, n, e), _dtype(pair, b.record, n))
+        Result(saved_name(n), divisible(pair.record, n, e), _dtype(pair, b.record, n))
         for n, e in kept.items()
     )
-    forward = replace(pair, record=b.record, results=(*pair.results, *results))
+    more = tuple(f for f in b.record.fields[len(pair.record.fields) :] if f.name in kept)
+    record = replace(pair.record, fields=(*pair.record.fields, *more))
+    forward = replace(pair, record=record, results=(*pair.results, *results))
     return PairBackward(
         forward, tuple(r.name for r in results), b.vector, sums, tuple(made.shifts), weight, score,
         factor, each,
@@ -139,11 +142,12 @@ def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) ->
 
 
 def divisible(record: Record, name: str, value: Expr) -> Expr:
-    """What is saved of a sum: 1 where there is no element, so that 0 / sum is 0 there."""
-    f = record.by_name[name]
-    if value is not var(name) or f.kind != "Sum" or f.type != "float":
+    """What is saved of a sum: 1 where its references hold no element, so that 0 / sum is 0."""
+    f = record.by_name.get(name)
+    if f is None or value is not var(name) or f.kind != "Sum" or f.type != "float":
         return value
-    return where(holds_element(record), value, 1.0)
+    gone = [call("eq", var(r.name), r.identity or 0) for r in record.free_references(name)]
+    return where(reduce(lambda a, b: call("or", a, b), gone), 1.0, value) if gone else value
 
 
 def bare(weight: Expr, pair: Pair) -> Expr:
@@ -206,8 +210,9 @@ class _Derivation:
         """The vector field from the vector result: out = a * o + c, o = (out - c) / a."""
         if not self.vector:
             return const(0.0)
-        record, slot = self.pair.record, self.vector.removeprefix("state.")
-        finish = dict(record.finish)[self.vector_output] if slot == self.vector else var(slot)
+        if self.vector.startswith("state."):
+            return var(self.vector) if self.vector == f"state.{f.name}" else const(0.0)
+        finish = dict(self.pair.record.finish)[self.vector_output]
         return cancelled(substitute(inverted(finish, f.name, var(self.vector)), self.state))
 
     def operand_parts(self) -> dict[str, Expr]:

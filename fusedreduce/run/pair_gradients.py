@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce.gradient.pairs import DP, PairBackward, adjoint
-from fusedreduce.ir.expr import names
+from fusedreduce.ir.expr import is_const, names
 from fusedreduce.pair import SCORE
 from fusedreduce.run.language import Language, Values
 from fusedreduce.run.pair_formulas import Formulas, Lookup, Region, formulas
@@ -67,6 +67,7 @@ class Steps:
     factor: Formulas
     made: Formulas
     weighed: bool
+    scored: bool
     tables: tuple[tuple[str, Lookup], ...]
     reads: frozenset[str]  # the variables of the formulas
 
@@ -88,6 +89,7 @@ def _steps(b: PairBackward, device: torch.device) -> Steps:
         formulas([b.factor], pair, rows, language, ["float"]),
         made,
         b.weight is not None,
+        not is_const(b.score, 0),
         tuple((r.table, by_node[r.node]) for r in reads),
         frozenset(names(*exprs)),
     )
@@ -209,10 +211,10 @@ class _Run:
         heads = scaled.shape[0]
         seeing = None if seen is None else seen.seeing_rows
         d_score = d_score.view(heads, -1, count)
-        if "q" in self.given:
+        if "q" in self.given and self.steps.scored:
             k = keys.k.narrow(1, start, count)
             d_q.baddbmm_(d_score, cleared(k, None if seen is None else seen.seen_keys))
-        if "k" in sums:
+        if "k" in sums and self.steps.scored:
             total = sums["k"].narrow(1, start, count)
             total.baddbmm_(d_score.transpose(1, 2), cleared(scaled, seeing))
         if "v" in sums and weight is not None and d_out is not None:

@@ -119,6 +119,4 @@ def _by_language(
         values = constants(pair, inputs, language) | region.indices(device)
         values |= {n: language.load(t[..., None]) for n, t in rows.items()}
         found = made(values, inputs.tables, region, language)
-    return {
-        n: t.expand(region.sizes)[..., 0] for n, t in zip(exprs, found, strict=True)
-    }
+    return {n: t.expand(region.sizes)[..., 0] for n, t in zip(exprs, found, strict=True)}

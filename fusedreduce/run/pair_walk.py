@@ -16,7 +16,8 @@ from fusedreduce.run.tiles import keep_memory
 from fusedreduce.run.views import Box, boxes
 
 ELEMENTS = 2**19  # scores of a tile: its few temporaries stay in the last-level cache
-QUERIES, KEYS = 256, 256  # of a tile, as long as there are heads enough to fill it
+ONE_HEAD = 2**16  # of these, for one head
+QUERIES = 256  # of one head, where there are so many
 
 
 def plainly(device: torch.device) -> AbstractContextManager[object]:
@@ -42,11 +43,8 @@ class Walk:
         (B, H, Sq), (Hk, Sk) = inputs.rows, inputs.k.shape[1:3]
         self.group = inputs.group
         heads = B * Hk if H else 0
-        queries, keys = tile or (min(Sq, QUERIES), min(Sk, KEYS))
+        queries, keys = tile or chosen_tile(Sq, Sk, self.group)
         room = max(1, ELEMENTS // max(1, self.group * queries * keys))
-        if tile is None and room > heads > 0:  # few heads: longer tiles
-            queries = min(Sq, max(queries, ELEMENTS // (heads * self.group * max(keys, 1))))
-            keys = min(Sk, max(keys, ELEMENTS // (heads * self.group * max(queries, 1))))
         self.heads = boxes((B, Hk), room) if heads else []
         self.queries = _ranges(Sq, queries)
         self.keys = _ranges(Sk, keys)
@@ -67,6 +65,12 @@ class Walk:
         part = region.cut(t, 2).to(self.language.state)
         heads = region.sizes[0] * region.sizes[1] // self.group
         return part.reshape(heads, self.group * region.sizes[2], t.shape[3])
+
+
+def chosen_tile(Sq: int, Sk: int, group: int) -> tuple[int, int]:
+    """(queries, keys). How the keys are cut does not depend on batch or heads: bits repeat."""
+    keys = min(Sk, ONE_HEAD // max(1, min(Sq, QUERIES)))
+    return min(Sq, QUERIES, max(1, ELEMENTS // max(1, group * keys))), keys
 
 
 def _ranges(size: int, step: int) -> list[tuple[int, int]]:

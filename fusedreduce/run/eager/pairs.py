@@ -118,11 +118,12 @@ def _rows(
     with ieee():
         scores = q @ k.transpose(2, 3)
     x = scores if score is None else torch.as_tensor(score(scores, *seen)).to(scores)
-    first, *others = R.record.operands or ("",)
+    first = (*R.record.operands, "")[0]
     placed = {first: x} | {n: _placed(n, operands[n], B, H, Sq, Sk) for n in operands}
     require_operands(
         R.record,
-        {n: t for n, t in placed.items() if n} | dict.fromkeys(R.record.payloads if v is not None else ()),
+        {n: t for n, t in placed.items() if n}
+        | dict.fromkeys(R.record.payloads if v is not None else ()),
     )
     values = {n: _wide(t, state)[..., None] for n, t in placed.items()}
     values |= dict(zip("bhij", (t[..., None] for t in at), strict=True))

@@ -18,7 +18,7 @@ def finished(record: Record, state: Values, rows: Rows) -> Values:
     """finish of the true state, or `empty` where a row holds nothing, in the results' dtypes."""
     nothing = _nothing(record, state, rows)
     fields = {f.name: state[f.name] for f in record.fields}
-    if rows.inside is not None:  # rows without elements send no gradient back
+    if rows.weighed and nothing is not None:  # rows without elements send no gradient back
         fields = {n: gate(v, nothing) for n, v in fields.items()}
     returned = call(record.functions.finish, fields)
     results = returned if isinstance(returned, dict) else {"": returned}
