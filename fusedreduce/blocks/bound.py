@@ -59,7 +59,7 @@ class Bound:
         if score is not None:
             values["score"] = score
         shapes = [x.shape for x in (b, h, i, j, score) if isinstance(x, Tensor)]
-        return value(self.expr, values, self.device).expand(*_joined(shapes))
+        return value(self.expr, values, self.device).expand(_joined(shapes))
 
 
 def _joined(shapes: Sequence[torch.Size]) -> torch.Size:
@@ -140,7 +140,7 @@ def value(expr: Expr, values: Mapping[str, Any], device: torch.device) -> Tensor
             name, indices = ir_tables.split(node)
             table: Tensor = values[name]
             where = [at(indices[d]) if d in indices else 0 for d in range(table.ndim)]
-            return table[tuple(where)] if table.ndim else table
+            return table[tuple(map(_inside, where, table.shape))] if where else table
         if node.op == "var":
             known = _measure(str(node.value), values)
             return language.value(known)
@@ -152,6 +152,12 @@ def value(expr: Expr, values: Mapping[str, Any], device: torch.device) -> Tensor
 
     result: Tensor = at(expr)
     return result
+
+
+def _inside(index: Any, size: int) -> Any:
+    """The index; on a GPU clamped, where one out of bounds would end the process' use of it."""
+    on_cpu = isinstance(index, int) or index.device.type == "cpu"
+    return index if on_cpu else index.clamp(-size, size - 1)
 
 
 def _measure(name: str, values: Mapping[str, Any]) -> Any:

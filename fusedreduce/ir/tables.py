@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import lru_cache, reduce
+from types import MappingProxyType
 
 from fusedreduce.ir.expr import Expr, call, const, is_const, names, rewrite, var, walk
 from fusedreduce.ir.interval import bounds, integers
@@ -52,7 +53,8 @@ def _wrapped(index: Expr, table: str, dim: int) -> Expr:
     return call("where", call("lt", index, 0), from_the_end, index)
 
 
-def split(read: Expr) -> tuple[str, dict[int, Expr]]:
+@lru_cache(maxsize=1024)
+def split(read: Expr) -> tuple[str, Mapping[int, Expr]]:
     """The table's name and the index of each dimension that has one; the others are at 0.
 
     >>> from fusedreduce.ir.show import show
@@ -68,9 +70,10 @@ def split(read: Expr) -> tuple[str, dict[int, Expr]]:
         part = _PART.match(str(step.value))
         assert part is not None, f"not an element of {table}: {read}"
         found[int(part[4])] = index
-    return table, dict(sorted(found.items()))
+    return table, MappingProxyType(dict(sorted(found.items())))
 
 
+@lru_cache(maxsize=1024)
 def reads(*roots: Expr) -> tuple[Expr, ...]:
     """Every distinct read under the roots."""
     return tuple(node for node in walk(*roots) if node.op == "read")
@@ -103,12 +106,17 @@ def measures(expr: Expr, shapes: Mapping[str, tuple[Sequence[int], Sequence[int]
              ) -> dict[str, int]:  # fmt: skip
     """The numbers of the strides and sizes that an expression names, from (shape, strides)."""
     found = {}
-    for name in names(expr):
-        part = _PART.match(name)
-        if part and part[3] and f"{part[1]}{part[2]}" in shapes:
-            shape, strides = shapes[f"{part[1]}{part[2]}"]
-            found[name] = int((strides if part[3] == "stride" else shape)[int(part[4])])
+    for name, table, what, dim in _measured(expr):
+        if table in shapes:
+            found[name] = int(shapes[table][what == "stride"][dim])
     return found
+
+
+@lru_cache(maxsize=1024)
+def _measured(expr: Expr) -> tuple[tuple[str, str, str, int], ...]:
+    """(name, table, "stride" or "size", dimension) of the strides and sizes in an expression."""
+    parts = ((name, _PART.match(name)) for name in names(expr))
+    return tuple((name, f"{p[1]}{p[2]}", p[3], int(p[4])) for name, p in parts if p and p[3])
 
 
 def number(expr: Expr, values: Mapping[str, int]) -> int:

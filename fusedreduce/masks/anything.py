@@ -17,7 +17,10 @@ from fusedreduce.trace.indexed import is_tensor
 _NAMES = tuple(map(var, ("b", "h", "i", "j")))
 
 
-def from_anything(given: Any, B: int, H: int, Sq: int, Sk: int) -> Mask | Score | None:
+def from_anything(
+    given: Any, B: int, H: int, Sq: int, Sk: int, *, q_offset: int | str = 0,
+    k_offset: int | str = 0,
+) -> Mask | Score | None:  # fmt: skip
     """`mask=` of a call, as a Mask; a float tensor, which is added to scores, as a Score.
 
     given   None, a Mask, a function of (b, h, i, j), a bool or float tensor that broadcasts to
@@ -25,16 +28,24 @@ def from_anything(given: Any, B: int, H: int, Sq: int, Sk: int) -> Mask | Score 
             mask_mod in those that are not full. Its mask_mod alone, passed as a function, says the
             same wherever the BlockMask was made from it, and needs no table
 
+    q_offset, k_offset   where the call's piece stands (`Mask.shifted`); masks and functions are
+            about positions of the whole, tensors and BlockMasks about the rows and keys of the call
+
     Raises ShapeError, DtypeError, DeclarationError.
+
+    >>> from fusedreduce import masks
+    >>> from_anything(lambda b, h, i, j: i >= j, 1, 1, 1, 8, q_offset=7) == masks.causal.shifted(7)
+    True
     """
-    if given is None or isinstance(given, Mask):
-        return given
+    if given is None:
+        return None
     if is_tensor(given):
         return _from_tensor(given, (B, H, Sq, Sk))
     if hasattr(given, "mask_mod") and hasattr(given, "kv_num_blocks"):
         return _from_block_mask(given, (B, H, Sq, Sk))
     if callable(given):
-        return mask(given)
+        made = mask(given)
+        return made if q_offset == k_offset == 0 else made.shifted(q_offset, k_offset)
     raise DeclarationError(
         message(
             "mask= takes no such thing",
@@ -55,8 +66,8 @@ def _from_tensor(table: Any, shape: tuple[int, ...]) -> Mask | Score:
                 came=f"shape {own}",
             )
         )
-    at = element("t0", [const(0) if n == 1 and full != 1 else e for e, n, full in zip(
-        _NAMES[front:], own, shape[front:], strict=True)])  # fmt: skip
+    names = zip(_NAMES[front:], own, strict=True)
+    at = element("t0", [const(0) if n == 1 else name for name, n in names])
     kind = dtype_kind(table.dtype)
     if kind == "int":
         raise DtypeError(
