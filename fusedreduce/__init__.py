@@ -14,8 +14,8 @@ True
 tensor([1000.6932])
 """
 
-from fusedreduce import errors, nn, ops, reductions
-from fusedreduce.api import check, derive, fuse, prove, reduce, stream
+from fusedreduce import errors, masks, nn, ops, reductions
+from fusedreduce.api import attention, check, derive, fuse, pairwise, prove, reduce, stream
 from fusedreduce.declare import (
     All,
     Any,
@@ -32,10 +32,11 @@ from fusedreduce.declare import (
     join,
     state,
 )
+from fusedreduce.masks import mask, score
 from fusedreduce.version import __version__ as __version__
 
 __all__ = [
     "All", "Any", "ArgMax", "ArgMin", "First", "Max", "Min", "Payload", "Prod", "Reduction",
-    "Reference", "Sum", "check", "derive", "errors", "fuse", "join", "nn", "ops", "prove", "reduce",
-    "reductions", "state", "stream",
+    "Reference", "Sum", "attention", "check", "derive", "errors", "fuse", "join", "mask", "masks",
+    "nn", "ops", "pairwise", "prove", "reduce", "reductions", "score", "state", "stream",
 ]  # fmt: skip

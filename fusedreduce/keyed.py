@@ -26,6 +26,10 @@ class Keyed:
         self.names = self.entry.names
 
     @property
+    def operator(self) -> str:
+        return self.entry.runner.operator
+
+    @property
     def seen(self) -> Found:
         assert self.found is not None
         return self.found
@@ -43,6 +47,10 @@ class Keyed:
         return self.seen.floating
 
     @property
+    def kept(self) -> tuple[int, ...]:
+        return self.seen.kept
+
+    @property
     def derived(self) -> bool:
         return self.seen.derived
 
@@ -51,7 +59,7 @@ class Keyed:
         return tuple(self.wanted.index(n) if n in self.wanted else None for n in self.names)
 
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        made = library.rows(self.entry.key, tensors, self.numbers)
+        made = library.call(self.operator, self.entry.key, tensors, self.numbers)
         self.found = self.entry.found
         return made
 
@@ -59,7 +67,7 @@ class Keyed:
         self, tensors: Sequence[Tensor], ups: Sequence[Tensor], saved: Sequence[Tensor]
     ) -> list[Tensor | None]:
         given = (*tensors, *ups, *saved)
-        return [*library.rows_backward(self.entry.key, given, self.numbers)]
+        return [*library.call(f"{self.operator}_backward", self.entry.key, given, self.numbers)]
 
     def meaning(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         values = self.entry.values(tensors, self.numbers)

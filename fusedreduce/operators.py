@@ -4,32 +4,53 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
-from fusedreduce.derivative import derived
 from fusedreduce.errors import OptionError, message
-from fusedreduce.program import Program
-from fusedreduce.request import fixed, require_served
+from fusedreduce.request import fixed
 from fusedreduce.run import library
-from fusedreduce.sizes import Sizes, hint
+from fusedreduce.run.calls import Plan
+
+
+class Ready(Protocol):
+    """A call that is prepared: how to run it, its result's structure and dtypes, its derivative."""
+
+    @property
+    def run(self) -> Callable[[Mapping[str, Any]], list[Tensor]]: ...
+
+    @property
+    def structure(self) -> Any: ...
+
+    @property
+    def dtypes(self) -> tuple[str, ...]: ...
+
+    def plan(self, values: Mapping[str, Any], wanted: tuple[str, ...], packed: bool) -> Plan: ...
 
 
 class Runner(Protocol):
-    """Who runs a task; `at(depth)` runs it with so many outer axes more."""
+    """Who runs a task; `at(depth)` runs it with so many outer axes more.
+
+    operator   the operator that its calls are: "rows" or "pairs"
+    """
+
+    @property
+    def operator(self) -> str: ...
 
     @property
     def task(self) -> Any: ...
 
     def at(self, depth: int) -> Runner: ...
 
-    def find(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Any: ...
+    def find(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Ready: ...
 
-    def traced(self, values: Mapping[str, Any], trust: bool) -> Any: ...
+    def fake(
+        self, values: Mapping[str, Any], trust: bool, wanted: tuple[str, ...]
+    ) -> tuple[list[Tensor], Found]: ...
 
     def eager(self, values: Mapping[str, Any]) -> list[Tensor]: ...
 
@@ -43,6 +64,7 @@ class Found:
     floating: int
     wanted: tuple[str, ...]
     derived: bool
+    kept: tuple[int, ...] = ()
 
 
 @dataclass
@@ -61,7 +83,6 @@ class Entry:
     wanted: tuple[str, ...]
     depth: int = 0
     found: Found | None = None
-    programs: dict[Any, tuple[Program, Found]] = field(default_factory=dict)
 
     @cached_property
     def key(self) -> str:
@@ -74,7 +95,7 @@ class Entry:
 
     def batched(self) -> Entry:
         """The same with one more axis in front of every tensor."""
-        inside = kept(replace(self, depth=self.depth + 1, programs={}))
+        inside = kept(replace(self, depth=self.depth + 1))
         inside.learn(self)
         return inside
 
@@ -95,9 +116,12 @@ class Entry:
         runner = self.runner.at(self.depth)
         ready = runner.find(values, self.impl, self.trust)
         plan = ready.plan(values, self.wanted, packed=False) if self.wanted else None
-        wanted = self.wanted if plan is None else plan.wanted
-        derived = plan is not None and plan.backward is not None
-        self.found = found_in(ready.structure, ready.program, wanted, derived)
+        self.found = found_in(ready.structure, ready.dtypes, self.wanted, derived=False)
+        if plan is not None:
+            derived = plan.backward is not None
+            self.found = replace(
+                self.found, wanted=plan.wanted, derived=derived, kept=plan.places
+            )
         made = ready.run(values) if plan is None else plan.forward(values)
         return [_own(t, tensors) for t in made]
 
@@ -121,34 +145,9 @@ class Entry:
     # -- the operators on tensors without numbers
 
     def fake_forward(self, tensors: list[Tensor], numbers: Sequence[float]) -> list[Tensor]:
-        """Empty outputs: the program is traced at the sizes that torch has at hand."""
-        shapes = [tuple(map(hint, t.shape)) for t in tensors]
-        key = tuple((s, t.dtype) for s, t in zip(shapes, tensors, strict=True))
-        if key not in self.programs:
-            require_served(self.values(tensors, numbers))
-            stand_ins = [
-                torch.empty(s, dtype=t.dtype, device="meta")
-                for s, t in zip(shapes, tensors, strict=True)
-            ]
-            self.programs[key] = self.trace(self.values(stand_ins, numbers))
-        program, self.found = self.programs[key]
-        sizes = Sizes(program, dict(zip(self.names, tensors, strict=True)))
-        device = tensors[0].device
-        return [
-            torch.empty(sizes.of(o.dims), dtype=getattr(torch, o.dtype), device=device)
-            for o in program.outputs
-        ]
-
-    def trace(self, values: Mapping[str, Any]) -> tuple[Program, Found]:
-        """The forward program with all that it saves, and what is to be known of it."""
-        traced = self.runner.at(self.depth).traced(values, self.trust)
-        program: Program = traced.program
-        empty = any(a.size == 0 for a in program.axes)
-        made = derived(program, self.wanted) if self.wanted and not empty else "not asked for"
-        if isinstance(made, str):
-            return program, found_in(traced.structure, program, self.wanted, derived=False)
-        read = tuple(n for n in self.wanted if n in program.by_name)
-        return made.forward, found_in(traced.structure, program, read, derived=True)
+        runner, values = self.runner.at(self.depth), self.values(tensors, numbers)
+        made, self.found = runner.fake(values, self.trust, self.wanted)
+        return made
 
     def fake_backward(self, tensors: list[Tensor], numbers: Sequence[float]) -> list[Tensor]:
         if self.found is None:
@@ -159,9 +158,11 @@ class Entry:
                 for t in (inputs[w] for w in self.found.wanted)]  # fmt: skip
 
 
-def found_in(structure: Any, program: Program, wanted: tuple[str, ...], derived: bool) -> Found:
-    floating = sum("float" in o.dtype for o in program.outputs)
-    return Found(structure, len(program.outputs), floating, wanted, derived)
+def found_in(
+    structure: Any, dtypes: Sequence[str], wanted: tuple[str, ...], derived: bool
+) -> Found:
+    floating = sum("float" in d for d in dtypes)
+    return Found(structure, len(dtypes), floating, wanted, derived)
 
 
 def _own(made: Tensor, inputs: Sequence[Tensor]) -> Tensor:
@@ -248,4 +249,5 @@ def _lost(key: str, why: str) -> OptionError:
     )
 
 
-library.define(find)
+for operator in ("rows", "pairs"):
+    library.define(operator, find)

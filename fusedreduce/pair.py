@@ -10,7 +10,7 @@ b, h, i, j, the lengths Sq and Sk, run-time numbers, and reads of tables.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
@@ -176,3 +176,12 @@ def finished(record: Record, output: str) -> Expr:
 
 def result_kind(record: Record, expr: Expr) -> str:
     return kind_of(expr, {f.name: f.result for f in record.fields})
+
+
+def depends_on(record: Record, expr: Expr, fields: Collection[str]) -> bool:
+    """Does it read one of these fields, itself or through references that are formulas?"""
+    read = set(names(expr))
+    for f in reversed(record.fields):
+        if f.name in read and f.is_bound and f.term is not None:
+            read |= set(names(f.term))
+    return not read.isdisjoint(fields)

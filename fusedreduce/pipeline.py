@@ -175,13 +175,20 @@ def meaning() -> Iterator[None]:
     """
     token = _inside.set("eager")
     try:
-        with ExitStack() as stack:
-            for device in ("cpu", "cuda"):
-                if torch.is_autocast_enabled(device):
-                    stack.enter_context(torch.autocast(device, enabled=False))
+        with outside_autocast():
             yield
     finally:
         _inside.reset(token)
+
+
+@contextmanager
+def outside_autocast() -> Iterator[None]:
+    """Autocast is off inside: everything is computed in the dtypes that were decided on."""
+    with ExitStack() as stack:
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                stack.enter_context(torch.autocast(device, enabled=False))
+        yield
 
 
 def inside() -> str | None:

@@ -62,6 +62,11 @@ def require_dtype(what: str, dtype: Any) -> None:
         )
 
 
+def state_dtype(dtype: torch.dtype) -> torch.dtype:
+    """What a state is computed in: float64 for float64, else float32."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
 def check_impl(impl: str | None) -> None:
     if impl not in IMPLEMENTATIONS:
         raise OptionError(

@@ -10,13 +10,15 @@ from typing import Any
 import torch
 
 from fusedreduce import operators, pipeline
-from fusedreduce.derivative import Backend, differentiable
+from fusedreduce.derivative import Backend, derived, differentiable
 from fusedreduce.keyed import Keyed
+from fusedreduce.operators import Found, found_in
 from fusedreduce.pipeline import Printed, Task, Traced, print_traced, trace_task
 from fusedreduce.program import Program
 from fusedreduce.request import choose, grads_of, key_of, one_device, require_served, watched
 from fusedreduce.run import autograd, launch, tiles
 from fusedreduce.run.calls import Direct, Plan
+from fusedreduce.sizes import Sizes, hint
 from fusedreduce.structure import leaves, rebuild
 
 MOST_PREPARED = 512  # calls of different shapes remembered for one task
@@ -34,6 +36,10 @@ class Prepared:
     origin: str
     printed: Printed | None = None
     plans: dict[Any, Plan] = field(default_factory=dict)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        return tuple(o.dtype for o in self.program.outputs)
 
     def plan(self, values: Mapping[str, Any], wanted: tuple[str, ...], packed: bool) -> Plan:
         """How to differentiate a call of these shapes for the inputs that ask for it.
@@ -64,7 +70,9 @@ class Runner:
     task: Task
     depth: int = 0
     prepared: OrderedDict[Any, Prepared] = field(default_factory=OrderedDict)
+    outlines: dict[Any, tuple[Program, Found]] = field(default_factory=dict)
     deeper: Runner | None = None
+    operator: str = "rows"
 
     def __call__(self, values: Mapping[str, Any], impl: str | None, trust: bool = False) -> Any:
         impl = impl or pipeline.inside()
@@ -97,7 +105,7 @@ class Runner:
         if depth == self.depth:
             return self
         if self.deeper is None:
-            self.deeper = Runner(self.task, self.depth + 1)
+            self.deeper = type(self)(self.task, self.depth + 1)
         return self.deeper.at(depth)
 
     def eager(self, values: Mapping[str, Any]) -> list[torch.Tensor]:
@@ -116,9 +124,44 @@ class Runner:
     def traced(self, values: Mapping[str, Any], trust: bool) -> Traced:
         return trace_task(self.task, values, trust, self.depth)
 
+    def fake(
+        self, values: Mapping[str, Any], trust: bool, wanted: tuple[str, ...]
+    ) -> tuple[list[torch.Tensor], Found]:
+        """Empty outputs: the program is traced at the sizes that torch has at hand."""
+        tensors = {n: v for n, v in values.items() if isinstance(v, torch.Tensor)}
+        stand_ins = {
+            n: torch.empty(tuple(map(hint, t.shape)), dtype=t.dtype, device="meta")
+            for n, t in tensors.items()
+        }
+        key = (trust, wanted, *(key_of(v) for v in {**values, **stand_ins}.values()), *values)
+        if key not in self.outlines:
+            require_served(values)
+            self.outlines[key] = self.outline({**values, **stand_ins}, trust, wanted)
+        program, found = self.outlines[key]
+        sizes, device = Sizes(program, tensors), next(iter(tensors.values())).device
+        made = [
+            torch.empty(sizes.of(o.dims), dtype=getattr(torch, o.dtype), device=device)
+            for o in program.outputs
+        ]
+        return made, found
+
+    def outline(
+        self, values: Mapping[str, Any], trust: bool, wanted: tuple[str, ...]
+    ) -> tuple[Program, Found]:
+        """The forward program with all that it saves, and what is to be known of it."""
+        traced = self.traced(values, trust)
+        program = traced.program
+        empty = any(a.size == 0 for a in program.axes)
+        made = derived(program, wanted) if wanted and not empty else "not asked for"
+        dtypes = tuple(o.dtype for o in program.outputs)
+        if isinstance(made, str):
+            return program, found_in(traced.structure, dtypes, wanted, derived=False)
+        read = tuple(n for n in wanted if n in program.by_name)
+        return made.forward, found_in(traced.structure, dtypes, read, derived=True)
+
     def find(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
         try:
-            key = (impl, trust, *(key_of(v) for v in values.values()), *values)
+            key = (impl, trust, *self.key(values))
         except RuntimeError:  # a tensor without strides
             require_served(values)
             raise
@@ -129,6 +172,10 @@ class Runner:
             if len(self.prepared) > MOST_PREPARED:
                 self.prepared.popitem(last=False)
         return ready
+
+    def key(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+        """What a prepared call may be used again for."""
+        return (*(key_of(v) for v in values.values()), *values)
 
     def prepare(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
         """Down the page once: which implementation, and everything it needs."""

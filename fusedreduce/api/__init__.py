@@ -1,12 +1,14 @@
-"""What the front door hands out: reduce, fuse, stream, prove, derive, check."""
+"""What the front door hands out: reduce, fuse, pairwise, attention, stream, prove, ..."""
 
+from fusedreduce.api.attention import attention
 from fusedreduce.api.check import check
 from fusedreduce.api.fuse import Fused, FuseTask, fuse
 from fusedreduce.api.laws import derive, prove
+from fusedreduce.api.pairwise import pairwise
 from fusedreduce.api.reduce import ReduceTask, reduce
 from fusedreduce.api.stream import Stream, stream
 
 __all__ = [
-    "FuseTask", "Fused", "ReduceTask", "Stream", "check", "derive", "fuse", "prove", "reduce",
-    "stream",
+    "FuseTask", "Fused", "ReduceTask", "Stream", "attention", "check", "derive", "fuse", "pairwise",
+    "prove", "reduce", "stream",
 ]  # fmt: skip

@@ -216,6 +216,16 @@ def _seeded(
     trust: bool,
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The state after a seed, and its finish in the dtypes of the results."""
+    require_seed(seed, state, "fr.reduce")
+    kinds = {n: dtype_kind(v) for n, v in values.items()}
+    record = typed(pipeline.certified(R.record, trust)[0], kinds)
+    state = merging.merge(record, {n: seed[n] for n in state}, state)
+    finished = merging.finish(record, state)
+    return state, {o: finished[o].to(v.dtype) for o, v in found.items()}
+
+
+def require_seed(seed: Any, state: Mapping[str, torch.Tensor], source: str) -> None:
+    """Raises `OperandError` where the seed is no state like this one."""
     given = (
         {n: getattr(t, "shape", t) for n, t in seed.items()} if isinstance(seed, Mapping) else seed
     )
@@ -227,14 +237,9 @@ def _seeded(
                 came=", ".join(f"{n} {s}" for n, s in given.items())
                 if isinstance(given, Mapping)
                 else type(seed).__name__,
-                do="take it from fr.reduce(..., return_state=True)",
+                do=f"take it from {source}(..., return_state=True)",
             )
         )
-    kinds = {n: dtype_kind(v) for n, v in values.items()}
-    record = typed(pipeline.certified(R.record, trust)[0], kinds)
-    state = merging.merge(record, {n: seed[n] for n in state}, state)
-    finished = merging.finish(record, state)
-    return state, {o: finished[o].to(v.dtype) for o, v in found.items()}
 
 
 def _in_fused(

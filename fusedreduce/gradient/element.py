@@ -98,8 +98,10 @@ def _seeds(record: Record, adjoint: Mapping[str, Expr]) -> Parts:
         found = sent(marked(e), [mark(n) for n in fields], adjoint[output])
         _add(direct if gauge else moving, found)
     for slot in record.slots:
-        if f"state.{slot.name}" in adjoint and slot.type == "float":
-            _add(moving, {slot.field: adjoint[f"state.{slot.name}"]})
+        name = f"state.{slot.name}"
+        gauge = name in record.gauge
+        if name in adjoint and slot.type == "float" and not (gauge and slot.field in references):
+            _add(direct if gauge else moving, {slot.field: adjoint[name]})
     along_references(record, moving)
     _add(direct, moving)
     return direct

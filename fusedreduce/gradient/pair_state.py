@@ -12,11 +12,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fusedreduce.declare.record import Field, Record
-from fusedreduce.gradient.element import NoBackward, element_gradient, extras
+from fusedreduce.gradient.element import NoBackward, element_gradient, extras, mark
 from fusedreduce.ir.expr import Expr, call, const, names, rewrite, substitute, var
 from fusedreduce.ir.show import show
 from fusedreduce.ir.simplify import simplify
-from fusedreduce.pair import Pair, Result, is_vector
+from fusedreduce.pair import INDICES, Pair, Result, is_vector
+
+
+def within(pair: Pair) -> dict[str, Expr]:
+    """What the operands and indices of a term are in the pair."""
+    return {mark(n): var(n) for n in INDICES} | {mark(n): e for n, e in pair.operands}
 
 
 def adjoint(result: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusedreduce.gradient.element import NoBackward, absent, mark
-from fusedreduce.gradient.pair_state import FinalState, adjoint, saved_name
+from fusedreduce.gradient.pair_state import FinalState, adjoint, saved_name, within
 from fusedreduce.ir.differentiate import derivative
 from fusedreduce.ir.expr import Expr, const, is_const, names, rewrite, substitute, var, walk, where
 from fusedreduce.ir.simplify import simplify
@@ -134,7 +134,7 @@ def unguarded(e: Expr, absences: frozenset[Expr]) -> tuple[Expr, Expr | None]:
 
 def absences(pair: Pair) -> frozenset[Expr]:
     """Edge rule (a) over scores and indices: the conditions under which an element is absent."""
-    inside = {mark(n): e for n, e in pair.operands}
+    inside = within(pair)
     found = [absent(pair.record), *(absent(pair.record, f) for f in pair.record.fields)]
     return frozenset(substitute(e, inside) for e in found if e is not None)
 

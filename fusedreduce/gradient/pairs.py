@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from fusedreduce.declare.record import Record
-from fusedreduce.gradient.element import NoBackward, mark
-from fusedreduce.gradient.pair_state import FinalState, adjoint, saved_name
+from fusedreduce.gradient.element import NoBackward
+from fusedreduce.gradient.pair_state import FinalState, adjoint, saved_name, within
 from fusedreduce.gradient.pair_widths import RowSum, Widths, bare, times
 from fusedreduce.ir.differentiate import derivative, gradient
 from fusedreduce.ir.expr import Expr, call, const, is_const, names, rewrite, substitute, var, where
@@ -74,7 +74,7 @@ def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) ->
         raise NoBackward(f"{pair.record.name} is a general form with a payload")
     b = FinalState(pair, pair.dtype in HALF and pair.bounded if gauged is None else gauged)
     parts = b.operand_parts()
-    inside = {mark(n): e for n, e in pair.operands}
+    inside = within(pair)
     parts = {n: substitute(e, inside) for n, e in parts.items()}
     payload = pair.record.payloads[0] if pair.record.payloads else ""
     weight = parts.pop(payload, None) if payload else None

@@ -12,7 +12,7 @@ from typing import Any
 from fusedreduce.declare.record import Field, Record
 from fusedreduce.declare.reduction import require_reduction
 from fusedreduce.errors import DeclarationError
-from fusedreduce.ir.expr import const
+from fusedreduce.ir.expr import const, names
 from fusedreduce.laws import states
 from fusedreduce.laws.certificate import Certificate, Facts, Law, Status
 from fusedreduce.laws.closure import Answer
@@ -64,7 +64,17 @@ def _with_parts(certificate: Certificate, parts: Iterable[Any]) -> Certificate:
 def certified(record: Record) -> tuple[Record, Certificate]:
     """The record with derived corrections, guards and commutative flag; its certificate."""
     functions = record.functions
-    return _certified(record, functions.definition, functions.grad, record.line)
+    wide = with_indices(record)
+    whole, certificate = _certified(wide, functions.definition, functions.grad, record.line)
+    return replace(whole, operands=record.operands, domain=record.domain), certificate
+
+
+def with_indices(record: Record) -> Record:
+    """The indices b, h, i that terms read as operands: what holds for any values holds for one."""
+    read = {n for e in (*(f.term for f in record.fields), *record.lift) if e for n in names(e)}
+    indices = tuple(n for n in ("b", "h", "i") if n in read)
+    domain = (*record.domain, *((n, "index") for n in indices))
+    return replace(record, operands=(*record.operands, *indices), domain=domain)
 
 
 @lru_cache(maxsize=512)

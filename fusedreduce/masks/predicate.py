@@ -6,7 +6,7 @@ A mask is an expression over the integers b, h, i, j, the lengths Sq, Sk and tab
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from fusedreduce.ir.expr import Expr, const, names, substitute, var
 from fusedreduce.ir.show import show
 from fusedreduce.masks import sources as tables
 from fusedreduce.masks.sources import LENGTHS, Made, Sources
+from fusedreduce.masks.text import over, written
 from fusedreduce.trace.indexed import INDICES, is_traced, trace_indexed
 
 
@@ -28,11 +29,16 @@ class Mask:
     expr      a boolean over b, h, i, j, Sq, Sk and reads of tables t0, t1, ...
     sources   what the tables are, by their place
     label     how it was made, for messages and headers
+    text      expression and sources without the tensors: what keys of compiled programs hold
     """
 
     expr: Expr
     sources: Sources = ()
     label: str = ""
+    text: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", written(self.expr, self.sources))
 
     @property
     def tensors(self) -> tuple[Any, ...]:
@@ -42,6 +48,11 @@ class Mask:
     def with_tensors(self, tensors: Sequence[Any]) -> Mask:
         """The same mask over other tensors, one for each of `tensors`."""
         return Mask(self.expr, tables.with_tensors(self.sources, tensors), self.label)
+
+    @staticmethod
+    def of_text(text: str, tensors: Sequence[Any]) -> Mask:
+        """The mask that has this text, over these tensors."""
+        return Mask(*over(text, tensors))
 
     def __and__(self, other: Mask) -> Mask:
         return self._joined("and", "&", other)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fusedreduce.blocks.bound import Bound, device_of
@@ -12,6 +12,7 @@ from fusedreduce.ir.expr import Expr, cast
 from fusedreduce.ir.show import show
 from fusedreduce.masks import sources as tables
 from fusedreduce.masks.sources import Sources
+from fusedreduce.masks.text import over, written
 from fusedreduce.trace.indexed import SCORED, trace_indexed
 
 
@@ -22,6 +23,10 @@ class Score:
     expr: Expr
     sources: Sources = ()
     label: str = ""
+    text: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", written(self.expr, self.sources))
 
     @property
     def tensors(self) -> tuple[Any, ...]:
@@ -31,6 +36,11 @@ class Score:
     def with_tensors(self, tensors: Sequence[Any]) -> Score:
         """The same score over other tensors, one for each of `tensors`."""
         return Score(self.expr, tables.with_tensors(self.sources, tensors), self.label)
+
+    @staticmethod
+    def of_text(text: str, tensors: Sequence[Any]) -> Score:
+        """The score that has this text, over these tensors."""
+        return Score(*over(text, tensors))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Score):

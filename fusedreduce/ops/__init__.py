@@ -27,12 +27,13 @@ from fusedreduce.ops.logsumexp import logsumexp
 from fusedreduce.ops.loss_head import loss_head
 from fusedreduce.ops.normalize import normalize
 from fusedreduce.ops.rms_norm import rms_norm
+from fusedreduce.ops.scaled_dot_product_attention import scaled_dot_product_attention
 from fusedreduce.ops.softmax import softmax, softmin
 from fusedreduce.ops.tvd import tvd
 from fusedreduce.ops.var_mean import var_mean
 
 __all__ = [
     "cosine_similarity", "cross_entropy", "group_norm", "instance_norm", "js_div", "kl_div",
-    "layer_norm", "log_softmax", "logsumexp", "loss_head", "normalize", "rms_norm", "softmax",
-    "softmin", "tvd", "var_mean",
+    "layer_norm", "log_softmax", "logsumexp", "loss_head", "normalize", "rms_norm",
+    "scaled_dot_product_attention", "softmax", "softmin", "tvd", "var_mean",
 ]  # fmt: skip

@@ -13,6 +13,7 @@ from fusedreduce.reductions.log_sum_exp import (
     SignedLogSumExp,
     SoftmaxEntropy,
     SoftmaxSum,
+    SoftmaxSumEntropy,
     SoftMin,
     WeightedLogSumExp,
 )
@@ -42,6 +43,6 @@ __all__ = [
     "CosineSimilarity", "Covariance", "CrossEntropy", "EuclideanNorm", "GeometricMean",
     "HarmonicMean", "HigherMoments", "Largest", "LogSumExp", "LossStatistics", "MaxAndSum",
     "MaxSubarray", "Mean", "Moments", "PNorm", "Product", "ProductAndZeros", "SignedLogSumExp",
-    "Smallest", "SoftMin", "SoftmaxEntropy", "SoftmaxSum", "Summary", "TopTwo", "Total",
+    "Smallest", "SoftMin", "SoftmaxEntropy", "SoftmaxSum", "SoftmaxSumEntropy", "Summary", "TopTwo", "Total",
     "WeightedLogSumExp", "WeightedMoments", "Welford",
 ]  # fmt: skip

@@ -74,6 +74,35 @@ class SoftmaxSum(LogSumExp):
         return {"out": torch.sum(p * v), "lse": torch.logsumexp(x, 0)}
 
 
+class SoftmaxSumEntropy(SoftmaxSum):
+    """`SoftmaxSum` with entropy = -sum_j p_j log p_j of p = softmax(x), and max_logit = max_j x_j.
+
+    >>> import torch, fusedreduce as fr
+    >>> q, k = torch.zeros(1, 1, 1, 2), torch.zeros(1, 1, 4, 2)
+    >>> fr.pairwise(SoftmaxSumEntropy, q, k, outputs="entropy")
+    tensor([[[1.3863]]])
+    """
+
+    empty = {"out": 0.0, "lse": -INF, "entropy": 0.0, "max_logit": -INF}
+    t = Sum(
+        lambda x, m: (x - m) * torch.exp(x - m),
+        correct=lambda t, old, new: (t + old.s * (old.m - new.m)) * torch.exp(old.m - new.m),
+    )
+
+    def finish(m, s, o, t):
+        lse = m + torch.log(s)
+        return {"out": o / s, "lse": lse, "entropy": torch.log(s) - t / s, "max_logit": m}
+
+    def definition(x, v):
+        p = torch.softmax(x, 0)
+        return {
+            "out": torch.sum(p * v),
+            "lse": torch.logsumexp(x, 0),
+            "entropy": -torch.sum(p * torch.log_softmax(x, 0)),
+            "max_logit": torch.amax(x, 0),
+        }
+
+
 class WeightedLogSumExp(Reduction):
     """log sum_j w_j exp(x_j) for weights w >= 0; an element of weight 0 is absent.
 

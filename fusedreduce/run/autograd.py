@@ -25,7 +25,7 @@ def run(call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
 def _remember(ctx: Any, call: Call, tensors: Sequence[Tensor], output: Sequence[Tensor]) -> None:
     results, saved = output[: call.outputs], output[call.outputs :]
     ctx.call = call
-    ctx.save_for_backward(*tensors, *saved)
+    ctx.save_for_backward(*tensors, *(results[k] for k in call.kept), *saved)
     ctx.mark_non_differentiable(*(t for t in results if not t.is_floating_point()), *saved)
     ctx.set_materialize_grads(False)
     ctx.results = [(t.shape, t.dtype, t.device) for t in results]

@@ -22,6 +22,7 @@ class Plan:
     forward   outputs, then what the backward needs
     outputs   names of those the caller gets; `floating` the ones that have a gradient
     saved     names of the rest
+    kept      names of outputs that the backward reads too
     meaning   the unfused function
     backward  gradients by argument name from arguments, `d_<output>` and saved values; None when
               the meaning is to be differentiated instead
@@ -35,6 +36,7 @@ class Plan:
     saved: tuple[str, ...]
     meaning: Run
     backward: Callable[[Values], dict[str, Tensor]] | None
+    kept: tuple[str, ...] = ()
 
     def gradients(
         self,
@@ -53,7 +55,12 @@ class Plan:
     @cached_property
     def given(self) -> tuple[str, ...]:
         """The names of what the backward reads, in order."""
-        return (*self.names, *(f"d_{o}" for o in self.floating), *self.saved)
+        return (*self.names, *(f"d_{o}" for o in self.floating), *self.kept, *self.saved)
+
+    @cached_property
+    def places(self) -> tuple[int, ...]:
+        """Where the kept outputs are among the outputs."""
+        return tuple(self.outputs.index(n) for n in self.kept)
 
     @cached_property
     def order(self) -> tuple[int | None, ...]:
@@ -75,6 +82,9 @@ class Call(Protocol):
 
     @property
     def floating(self) -> int: ...  # how many of them have a gradient
+
+    @property
+    def kept(self) -> tuple[int, ...]: ...  # the results that the backward reads, by their place
 
     @property
     def derived(self) -> bool: ...  # are there backward programs?
@@ -101,6 +111,7 @@ class Direct:
     def __post_init__(self) -> None:
         self.names, self.wanted = self.plan.names, self.plan.wanted
         self.outputs, self.floating = len(self.plan.outputs), len(self.plan.floating)
+        self.kept = self.plan.places
         self.derived = self.plan.backward is not None
         self.order = self.plan.order
 

@@ -1,12 +1,12 @@
-"""The operators fusedreduce::rows and ::rows_backward: how torch sees a run when it looks on.
+"""The operators fusedreduce::rows, ::pairs and their backwards: how torch sees a run it looks at.
 
     rows(key, tensors, numbers)           -> outputs, then what the backward reads
     rows_backward(key, tensors, numbers)  -> a gradient for each wanted input
                                              (tensors: inputs, gradients of outputs, saved values)
 
-`key` says which function, which of its arguments are what, and the values of those that are fixed;
-`operators` turns it into an `Entry`. Both are defined once, when the package is imported: a schema
-cannot be made inside a compiled region.
+and the same for pairs. `key` says which function, which of its arguments are what, and the values
+of those that are fixed; `operators` turns it into an `Entry`. All are defined once, when the
+package is imported: a schema cannot be made inside a compiled region.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ LIBRARY = torch.library.Library("fusedreduce", "FRAGMENT")  # type: ignore[no-un
 SCHEMA = "(str key, Tensor[] tensors, float[] numbers) -> Tensor[]"
 
 
-def define(find: Lookup) -> None:
-    """Define both operators; `find` answers what a key stands for."""
-    for name, method in (("rows", "forward"), ("rows_backward", "backward")):
+def define(operator: str, find: Lookup) -> None:
+    """Define an operator and its backward; `find` answers what a key stands for."""
+    for name, method in ((operator, "forward"), (f"{operator}_backward", "backward")):
         tags = (torch.Tag.pt2_compliant_tag,)
         LIBRARY.define(name + SCHEMA, tags=tags)  # type: ignore[no-untyped-call]
         for device in ("CPU", "CUDA"):
@@ -84,11 +84,8 @@ def _batching(name: str, find: Lookup) -> Callable[..., Any]:
     return rule
 
 
-def rows(key: str, tensors: Sequence[Tensor], numbers: Sequence[float]) -> Tensors:
-    found: Tensors = torch.ops.fusedreduce.rows(key, list(tensors), list(numbers))
-    return found
-
-
-def rows_backward(key: str, tensors: Sequence[Tensor], numbers: Sequence[float]) -> Tensors:
-    found: Tensors = torch.ops.fusedreduce.rows_backward(key, list(tensors), list(numbers))
+def call(name: str, key: str, tensors: Sequence[Tensor], numbers: Sequence[float]) -> Tensors:
+    """fusedreduce::name(key, tensors, numbers)."""
+    operator = getattr(torch.ops.fusedreduce, name)
+    found: Tensors = operator(key, list(tensors), list(numbers))
     return found

@@ -1,9 +1,13 @@
-"""Two states as tensors merged into one, and the finish of a state: small torch, any device."""
+"""Two states as tensors merged into one, and the finish of a state: small torch, any device.
+
+Slots that are sums of a payload have one more dimension than the others.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import lru_cache
+from math import prod
 from typing import TypeAlias
 
 import torch
@@ -11,8 +15,9 @@ from torch import Tensor
 
 from fusedreduce.declare import edges
 from fusedreduce.declare.record import Record
-from fusedreduce.ir.expr import Expr, substitute
-from fusedreduce.run.language import Function, Language
+from fusedreduce.ir.expr import Expr, call, substitute, where
+from fusedreduce.pair import depends_on
+from fusedreduce.run.language import Function, Language, alone
 from fusedreduce.states import merged
 
 State: TypeAlias = "dict[str, Tensor]"
@@ -29,11 +34,17 @@ def identity(
     }
 
 
-@lru_cache(maxsize=256)
 def _functions(
     record: Record, state: torch.dtype, device: torch.device
 ) -> tuple[Function, Function]:
     """merge and finish of a record, compiled once."""
+    return (_compiled if alone() else _compiled.__wrapped__)(record, state, device)
+
+
+@lru_cache(maxsize=256)
+def _compiled(
+    record: Record, state: torch.dtype, device: torch.device
+) -> tuple[Function, Function]:
     language = Language(state, device)
     sides = {f"{side}.{s.name}": s.type for side in ("a", "b") for s in record.slots}
     slots = merged(record)
@@ -49,36 +60,68 @@ def _functions(
     )
 
 
+def lift(record: Record, values: Mapping[str, Tensor]) -> State:
+    """The state of one element, from operands and payloads of one shape; of the corrected form."""
+    language = Language(*_where(values))
+    kinds = dict.fromkeys(values, "float")
+    absent = [call("eq", r.term, r.identity) for r in record.references
+              if r.has_infinite_identity and r.term is not None and r.identity is not None]  # fmt: skip
+    fields: dict[str, Expr] = {}
+    for f in record.fields:
+        assert f.term is not None
+        read = {n: substitute(edges.readable_expr(record, n), fields) for n in f.reads}
+        term = substitute(f.term, fields if f.is_bound else read)
+        for missing in absent if f.reads and f.identity is not None else ():
+            term = where(missing, f.identity, term)
+        fields[f.name] = term
+    wanted = [fields[s.name] for s in record.slots]
+    made = language.function(wanted, kinds, [s.type for s in record.slots])(values)
+    shape = next(iter(values.values())).shape
+    return {s.name: _shaped(v, shape) for s, v in zip(record.slots, made, strict=True)}
+
+
 def merge(record: Record, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> State:
     """The state of the elements of `a` followed by those of `b`; floats in a's dtype."""
-    values = {f"a.{n}": t for n, t in a.items()}
-    values |= {f"b.{n}": t.to(a[n].dtype) for n, t in b.items()}
+    values = {f"a.{n}": t for n, t in _alike(a).items()}
+    values |= {f"b.{n}": t.to(a[n].dtype) for n, t in _alike(b).items()}
     made = _functions(record, *_where(a))[0](values)
-    shape = next(iter(a.values())).shape
     return {
-        s.name: _shaped(v, shape).to(a[s.name].dtype)
+        s.name: _shaped(v, a[s.name].shape).to(a[s.name].dtype)
         for s, v in zip(record.slots, made, strict=True)
     }
 
 
 def finish(record: Record, state: Mapping[str, Tensor]) -> State:
     """Every output of a state, in the state's dtype; `empty` where it holds nothing."""
-    made = _functions(record, *_where(state))[1](state)
-    shape = next(iter(state.values())).shape
-    nothing = ~edges.has_element(record, state)
+    wide = _alike(state)
+    made = _functions(record, *_where(state))[1](wide)
+    shapes = [state[s.name].shape for s in record.slots]
+    shape, deep = (f(shapes, key=len) for f in (min, max))
+    vectors = {s.field for s in record.slots if state[s.name].dim() > len(shape)}
+    nothing = ~edges.has_element(record, wide)
     values = {}
-    for (output, _), value in zip(record.finish, made, strict=True):
-        values[output] = _shaped(value, shape)
+    for (output, expr), value in zip(record.finish, made, strict=True):
+        own = deep if depends_on(record, expr, vectors) else shape
+        values[output] = _shaped(value, own)
         if output in dict(record.empty):
             empty = torch.as_tensor(dict(record.empty)[output]).to(value)
-            values[output] = torch.where(nothing, empty, values[output])
+            values[output] = torch.where(_shaped(nothing, own), empty, values[output])
     return values
 
 
+def _alike(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Slots with the same number of dimensions."""
+    rank = max(t.dim() for t in state.values())
+    return {n: t if t.dim() == rank else t[..., None] for n, t in state.items()}
+
+
 def _shaped(value: Tensor, shape: torch.Size) -> Tensor:
-    """One value a row; a constant for all of them."""
-    whole = value.numel() == shape.numel()
-    return value.reshape(shape) if whole else value.reshape(()).expand(shape)
+    """One value a row, of the width the shape has; a constant for all of them."""
+    if value.numel() == prod(shape):  # NOTE: shape.numel() fixes sizes while torch compiles
+        return value.reshape(shape)
+    if value.numel() == 1:
+        return value.reshape(()).expand(shape)
+    return value[..., 0] if value.dim() > len(shape) else value.expand(shape)
 
 
 def _where(state: Mapping[str, Tensor]) -> tuple[torch.dtype, torch.device]:

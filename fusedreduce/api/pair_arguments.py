@@ -1,0 +1,217 @@
+"""What pairwise and attention are given, checked before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedreduce.errors import DtypeError, OperandError, OptionError, ShapeError, message
+from fusedreduce.ir.expr import const, substitute
+from fusedreduce.masks import Mask, Score, from_anything
+from fusedreduce.masks import score as score_of
+from fusedreduce.masks.sources import joined
+from fusedreduce.request import one_device
+
+WIDEST = 512  # of q, k and v
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+
+# ---- q, k, v -----------------------------------------------------------------------------------
+
+
+def queries_keys(what: str, q: Any, k: Any, v: Any) -> tuple[Tensor, Tensor, Tensor | None]:
+    """q (B, H, Sq, D), k (B, Hk, Sk, D), v (B, Hk, Sk, DV) or None, of one dtype and device.
+
+    Under autocast they are cast to its dtype, as torch casts those of scaled_dot_product_attention.
+    """
+    given = {"q": q, "k": k} | ({} if v is None else {"v": v})
+    for name, t in given.items():
+        if not isinstance(t, Tensor):
+            raise OperandError(
+                message(f"{what}: `{name}` is not a tensor", expected="a torch.Tensor",
+                        came=type(t).__name__)
+            )  # fmt: skip
+        if t.dim() != 4:
+            raise ShapeError(
+                message(
+                    f"{what}: `{name}` has {t.dim()} dimensions",
+                    expected="4: (batch, heads, length, width)",
+                    came=f"{name} {tuple(t.shape)}",
+                    do="add the missing ones with t[None]; fr.ops.scaled_dot_product_attention "
+                    "takes any number of batch dimensions",
+                )
+            )
+    one_device(given)
+    device = q.device.type
+    if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
+        to = torch.get_autocast_dtype(device)
+        given = {n: t.to(to) if t.is_floating_point() and t.dtype != torch.float64 else t
+                 for n, t in given.items()}  # fmt: skip
+    _same_dtype(what, given)
+    _shapes(what, given)
+    return given["q"], given["k"], given.get("v")
+
+
+def _same_dtype(what: str, given: Mapping[str, Tensor]) -> None:
+    dtypes = {t.dtype for t in given.values()}
+    if len(dtypes) > 1 or not dtypes <= set(FLOATS):
+        raise DtypeError(
+            message(
+                f"{what}: {', '.join(given)} do not have one floating-point dtype",
+                expected="float16, bfloat16, float32 or float64, the same for all",
+                came=", ".join(f"{n} {_name(t.dtype)}" for n, t in given.items()),
+                do="convert them, for instance k.to(q.dtype), or run inside torch.autocast",
+            )
+        )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _shapes(what: str, given: Mapping[str, Tensor]) -> None:
+    q, k, v = given["q"], given["k"], given.get("v")
+    came = ", ".join(f"{n} {tuple(t.shape)}" for n, t in given.items())
+
+    def require(fine: Any, fact: str, expected: str, do: str = "") -> None:
+        if not fine:
+            raise ShapeError(message(f"{what}: {fact}", expected=expected, came=came, do=do))
+
+    require(q.shape[3] == k.shape[3], "q and k have different widths", "q (..., D), k (..., D)")
+    others = [t for t in given.values() if t is not q]
+    require(all(t.shape[0] == q.shape[0] for t in others), "the batches differ in size",
+            "the same first dimension", "expand the smaller one: k.expand(B, -1, -1, -1)")  # fmt: skip
+    heads, shared = q.shape[1], k.shape[1]
+    fits = heads == shared or (shared > 0 and heads % shared == 0)
+    require(fits, "the heads of q are no multiple of those of k", "H = n * Hk")
+    if v is not None:
+        require(v.shape[1] == shared, "k and v have different numbers of heads",
+                "k (B, Hk, Sk, D), v (B, Hk, Sk, DV)")  # fmt: skip
+        require(v.shape[2] == k.shape[2], "k and v have different lengths",
+                "one row of v for each key: v (B, Hk, Sk, DV)")  # fmt: skip
+    for n, t in given.items():
+        require(0 < t.shape[3] <= WIDEST, f"the width of {n} is {t.shape[3]}",
+                f"a last dimension of 1 to {WIDEST}")  # fmt: skip
+
+
+# ---- masks and scores --------------------------------------------------------------------------
+
+
+def portable(value: Any) -> Any:
+    """A mask or score as text and tensors, which a compiled graph can hold; other things as given."""
+    if isinstance(value, Mask):
+        return "mask", value.text, value.tensors
+    if isinstance(value, Score):
+        return "score", value.text, value.tensors
+    if value is None or isinstance(value, Tensor):
+        return value
+    raise OperandError(
+        message(
+            "a mask or score inside torch.compile is not ready for it",
+            expected="a tensor, or what fr.mask(...), fr.score(...), fr.masks answer",
+            came=type(value).__name__,
+            do="make it outside of the compiled function: seen = fr.mask(function)",
+        )
+    )
+
+
+def unpacked(value: Any) -> Any:
+    """What was made portable."""
+    if isinstance(value, (tuple, list)) and len(value) == 3 and value[0] in ("mask", "score"):
+        kind, text, tensors = value
+        return (Mask if kind == "mask" else Score).of_text(text, tensors)
+    return value
+
+
+def seen(mask: Any, score_mod: Any, q: Tensor, k: Tensor) -> tuple[Mask | None, Score | None]:
+    """`mask=` and `score_mod=` as a mask and a score; an additive mask comes after the score."""
+    mask, score = unpacked(mask), unpacked(score_mod)
+    score = None if score is None else score_of(score)
+    if isinstance(mask, Score):
+        raise OperandError(
+            message("mask= is a score", expected="who sees whom", do="pass it as score_mod=")
+        )
+    found = from_anything(mask, q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    if isinstance(found, Score):
+        return None, found if score is None else after(score, found)
+    return found, score
+
+
+def after(first: Score, second: Score) -> Score:
+    """second(first(score))."""
+    (a, b), sources = joined((first.expr, first.sources), (second.expr, second.sources))
+    return Score(substitute(b, {"score": a}), sources, f"{second!r} after {first!r}")
+
+
+def offset(what: str, name: str, value: Any) -> int | torch.SymInt:
+    """A position: an integer of any make, one that torch knows by a symbol too."""
+    if isinstance(value, torch.SymInt):
+        return value
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return value.__index__()  # type: ignore[no-any-return]
+    except (AttributeError, TypeError):
+        raise OptionError(
+            message(f"{what}: {name} is not a position", expected="an integer",
+                    came=repr(value)[:80])
+        ) from None  # fmt: skip
+
+
+def check_deterministic(what: str, value: Any) -> None:
+    """NOTE: the backends here repeat bit for bit; a one-pass backward is to ask for this."""
+    if value not in (None, True, False):
+        raise OptionError(
+            message(f"{what}: deterministic is no truth value", expected="None, True or False",
+                    came=repr(value)[:80])
+        )  # fmt: skip
+
+
+def as_argument(position: int | torch.SymInt) -> float | Tensor:
+    """An offset as an operator takes it: a number; one that changes in a compiled graph, a tensor."""
+    if isinstance(position, torch.SymInt):
+        return torch.full((), position, dtype=torch.int64, device="cpu")
+    return float(position)
+
+
+# ---- operands ----------------------------------------------------------------------------------
+
+
+def placed(
+    given: Mapping[str, Any], q: Tensor, k: Tensor
+) -> tuple[list[Any], tuple[str, ...]]:
+    """Operands but the score: numbers and 4-dimensional tensors, and the indices each varies with."""
+    values = [_four(n, t, q, k) if isinstance(t, Tensor) else t for n, t in given.items()]
+    return values, tuple(map(_varying, values))
+
+
+def _varying(value: Any) -> str:
+    """What an operand varies with; a tensor of one element is read at 0."""
+    shape = value.shape if isinstance(value, Tensor) else ()
+    return "".join(d for d, size in zip("bhij", shape, strict=False) if size != 1)
+
+
+def _four(name: str, t: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    """(B, H, Sq, Sk), with 1 where it does not vary."""
+    (B, H, Sq), Sk = q.shape[:3], k.shape[2]
+    batch, heads = (B, 1), (H, 1)
+    if t.dim() == 3 and t.shape[0] in batch and t.shape[1] in heads:
+        if t.shape[2] == Sk:
+            return t[:, :, None]
+        if t.shape[2] == Sq:
+            return t[..., None]
+    if t.dim() == 4 and all(a in (n, 1) for a, n in zip(t.shape, (B, H, Sq, Sk), strict=True)):
+        return t
+    raise ShapeError(
+        message(
+            f"operand `{name}` fits neither queries nor keys",
+            expected=f"(B, H, Sq) = {(B, H, Sq)} or (B, H, Sq, 1) per query, (B, H, Sk) = "
+            f"{(B, H, Sk)} or (B, H, 1, Sk) per key; each size or 1",
+            came=f"{name} {tuple(t.shape)}",
+            do="where Sq and Sk are equal, three dimensions mean keys: write t[..., None] for "
+            "queries",
+        )
+    )

@@ -1,0 +1,241 @@
+"""pairwise: a declared reduction over the keys of each query."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedreduce import operators, pipeline
+from fusedreduce.api.operands import operands_of, outputs_of
+from fusedreduce.api.pair_arguments import (
+    as_argument,
+    check_deterministic,
+    offset,
+    placed,
+    portable,
+    queries_keys,
+    seen,
+)
+from fusedreduce.api.reduce import require_seed, shaped
+from fusedreduce.declare.record import Record
+from fusedreduce.declare.reduction import Reduction, require_reduction
+from fusedreduce.errors import OperandError, OptionError, message
+from fusedreduce.masks import Mask, Score
+from fusedreduce.pair import depends_on, is_vector
+from fusedreduce.pair_runner import PairRunner
+from fusedreduce.pairing import PairTask, record_of
+from fusedreduce.run import merging, opaque
+
+
+def _runner_at(place: str, options: str) -> PairRunner:
+    """The runner of a declaration that stands in a module that was imported."""
+    module, _, path = place.partition(":")
+    R: Any = functools.reduce(getattr, path.split("."), sys.modules[module])
+    _, *rest = ast.literal_eval(options)
+    return runner_of(PairTask(R, *rest))
+
+
+operators.HOMES["pairs"] = _runner_at
+
+
+@functools.lru_cache(maxsize=1024)
+def runner_of(task: PairTask) -> PairRunner:
+    return PairRunner(task)
+
+
+def pairwise(
+    R: type[Reduction],
+    q: Tensor,
+    k: Tensor,
+    *,
+    v: Tensor | None = None,
+    score_mod: Any = None,
+    mask: Any = None,
+    seed: Mapping[str, Tensor] | None = None,
+    return_state: bool = False,
+    q_offset: int = 0,
+    k_offset: int = 0,
+    outputs: str | tuple[str, ...] | None = None,
+    deterministic: bool | None = None,
+    impl: str | None = None,
+    trust: bool = False,
+    **operands: Any,
+) -> Any:
+    """finish(merge over keys j of lift(q_i . k_j)) for each query i: the scores are never stored.
+
+    R         a subclass of `Reduction`; its first operand is the score
+    q, k      (B, H, Sq, D) and (B, Hk, Sk, D); H is a multiple of Hk, widths of 1 to 512
+    v         (B, Hk, Sk, DV), the payload, where an output needs it
+    score_mod a function (score, b, h, i, j) of the raw score, or an `fr.score` of one
+    mask      who sees whom: a mask, a function (b, h, i, j), a bool tensor; a float tensor is added
+              to the scores. What is not seen is absent
+    operands  the other operands by name: numbers, or tensors (B, H, Sk) per key, (B, H, Sq) per
+              query; where Sq and Sk are equal three dimensions mean keys, and (B, H, Sq, 1) is per
+              query. Each size may be 1
+    seed      a state (from return_state) whose elements come before these keys
+    return_state   answer (value, state): the state is a dict of one tensor a slot
+    q_offset, k_offset   the positions of the first query and key in the whole: masks and scores
+              count from there
+    outputs   one name (a tensor comes back) or several (a dict); None for what `finish` returns
+    deterministic   gradients in the same bits every time; None: as torch's own switch says
+    impl      None (the best for the device), "eager", "tiles", "triton", "gluon": it or an error
+    trust     run without a warning what is neither proved nor refuted
+
+    Vectors are (B, H, Sq, DV) in q's dtype; numbers (B, H, Sq) in the state's, float32 or float64;
+    positions int64. A query that sees nothing gets what the declaration says of nothing. Raises
+    `LawViolation`, `OperandError`, `ShapeError`, `DtypeError`, `DeviceError` before any launch.
+
+    >>> import torch, fusedreduce as fr
+    >>> q, k = torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 3, 4)
+    >>> fr.pairwise(fr.reductions.LogSumExp, q, k).exp()
+    tensor([[[3.0000, 3.0000]]])
+    >>> fr.pairwise(fr.reductions.LogSumExp, q, k, mask=lambda b, h, i, j: i >= j).exp()
+    tensor([[[1.0000, 2.0000]]])
+    """
+    given = dict(v=v, score_mod=score_mod, mask=mask, seed=seed, return_state=return_state,
+                 q_offset=q_offset, k_offset=k_offset, outputs=outputs,
+                 deterministic=deterministic, impl=impl, trust=trust, **operands)  # fmt: skip
+    if torch.compiler.is_compiling():
+        given |= {"score_mod": portable(score_mod), "mask": portable(mask)}
+        return opaque.call(_pairwise, opaque.named(R), (q, k), given)
+    return _pairwise(R, q, k, **given)
+
+
+def _pairwise(
+    R: type[Reduction], q: Any, k: Any, /, *, v: Any, score_mod: Any, mask: Any, seed: Any,
+    return_state: bool, q_offset: Any, k_offset: Any, outputs: Any, deterministic: bool | None,
+    impl: str | None, trust: bool, **operands: Any,
+) -> Any:  # fmt: skip
+    """What `pairwise` does."""
+    require_reduction(R)
+    check_deterministic("pairwise", deterministic)
+    q, k, v = queries_keys("pairwise", q, k, v)
+    mask, score = seen(mask, score_mod, q, k)
+    call = PairCall(
+        R, q, k, v, None, score, mask, outputs_of(R.record, outputs), operands,
+        offset("pairwise", "q_offset", q_offset), offset("pairwise", "k_offset", k_offset),
+        impl, trust,
+    )  # fmt: skip
+    if seed is None and not return_state:
+        return shaped(R.record, call.results(), outputs)
+    state = call.state("whole")
+    if seed is not None:
+        require_seed(seed, state, "fr.pairwise")
+        state = call.merged("whole", seed, state)
+    value = shaped(R.record, call.finished("whole", state), outputs)
+    return (value, state) if return_state else value
+
+
+@dataclass(frozen=True)
+class PairCall:
+    """One checked call: what is reduced, over which pairs.
+
+    scale   the raw score times this; None: as it is
+    """
+
+    R: type[Reduction]
+    q: Tensor
+    k: Tensor
+    v: Tensor | None
+    scale: float | None
+    score: Score | None
+    mask: Mask | None
+    outputs: tuple[str, ...]
+    operands: Mapping[str, Any]
+    q_offset: int | torch.SymInt
+    k_offset: int | torch.SymInt
+    impl: str | None
+    trust: bool
+
+    def results(self) -> dict[str, Tensor]:
+        """The outputs by name."""
+        if not self.outputs:
+            raise OptionError(message("no output is asked for", expected="a name, several or None"))
+        found: dict[str, Tensor] = self.run("")
+        return found
+
+    def state(self, which: str) -> dict[str, Tensor]:
+        """The slots of the state: "whole", or "joint": as far as the outputs need it."""
+        return {n.removeprefix("state."): t for n, t in self.run(which).items()}
+
+    def run(self, state: str) -> dict[str, Tensor]:
+        task, values = self.prepared(state)
+        found: dict[str, Tensor] = runner_of(task)(values, self.impl, self.trust)
+        return found
+
+    def prepared(self, state: str) -> tuple[PairTask, dict[str, Any]]:
+        """The task, and the arguments by their names."""
+        given = self.checked(state)
+        score, mask = self.score, self.mask
+        if any(self.shifts):
+            score = score and score.shifted(*self.shifts)
+            mask = mask and mask.shifted(*self.shifts)
+        names = self.R.record.operands[1:]
+        others, varying = placed({n: given[n] for n in names}, self.q, self.k)
+        task = PairTask(
+            self.R, self.outputs, state, self.scale is not None,
+            "" if score is None else score.text, "" if mask is None else mask.text, names, varying,
+        )  # fmt: skip
+        values: dict[str, Any] = {"q": self.q, "k": self.k}
+        values |= {"v": given[n] for n in self.R.record.payloads if n in given}
+        for letter, found in (
+            ("o", others),
+            ("s", score.tensors if score else ()),
+            ("m", mask.tensors if mask else ()),
+        ):
+            values |= {f"{letter}{n}": t for n, t in enumerate(found)}
+        values |= {} if self.scale is None else {"scale": float(self.scale)}
+        values |= {"q_offset": as_argument(self.q_offset), "k_offset": as_argument(self.k_offset)}
+        return task, values
+
+    def checked(self, state: str) -> dict[str, Any]:
+        """Score, operands and payload by the declaration's names, those that are needed."""
+        record = self.R.record
+        given = dict(self.operands)
+        if self.v is not None:
+            if len(record.payloads) != 1:
+                raise OperandError(
+                    message(
+                        f"{record.name} takes no v",
+                        expected="a declaration with one payload: v = fr.Payload()",
+                        came=f"payloads: {', '.join(record.payloads) or 'none'}",
+                        where=record.line,
+                    )
+                )
+            given[record.payloads[0]] = self.v
+        return operands_of(record, self.q, given, record.outputs if state == "whole" else
+                           self.outputs)  # fmt: skip
+
+    def merged(
+        self, which: str, seed: Mapping[str, Tensor], state: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """The elements of the seed, then those of the state."""
+        before = {n: seed[n].to(t.dtype) for n, t in state.items()}
+        return merging.merge(self.record(which), before, state)
+
+    def finished(self, which: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The outputs of a state; vectors in q's dtype."""
+        record = self.record(which)
+        found = merging.finish(record, state)
+        vectors = [f.name for f in record.fields if is_vector(record, f)]
+        finish = dict(record.finish)
+        return {
+            o: found[o].to(self.q.dtype) if depends_on(record, finish[o], vectors) else found[o]
+            for o in self.outputs
+        }
+
+    def record(self, state: str) -> Record:
+        task, values = self.prepared(state)
+        return record_of(task, values, self.trust)
+
+    @property
+    def shifts(self) -> tuple[str | int, str | int]:
+        """The offsets by name, where there are any."""
+        return "q_offset" if self.q_offset else 0, "k_offset" if self.k_offset else 0

@@ -1,0 +1,271 @@
+"""Runs pair reductions: one pair for each dtype and width, run at any lengths and strides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedreduce.errors import OptionError, message
+from fusedreduce.gradient import NoBackward
+from fusedreduce.gradient.pairs import PairBackward, adjoint, backward
+from fusedreduce.ir.expr import names as variables
+from fusedreduce.operators import Found, found_in
+from fusedreduce.pair import Pair
+from fusedreduce.pairing import Given, PairTask, pair_of
+from fusedreduce.pipeline import ONE_AT_A_TIME, outside_autocast
+from fusedreduce.request import check_impl, choose, key_of, require_served
+from fusedreduce.run import pair_gradients, pair_tiles, tiles
+from fusedreduce.run.calls import Plan
+from fusedreduce.run.pair_rows import row_values
+from fusedreduce.runner import Runner
+from fusedreduce.sizes import hint
+from fusedreduce.structure import Leaf
+
+Values = Mapping[str, Any]
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Who runs pairs: a forward, a backward, and the row programs between them."""
+
+    forward: Callable[..., Tensors]
+    backward: Callable[..., Tensors]
+    rows: Callable[..., Sequence[Tensor]]
+
+
+BACKENDS = {"tiles": Backend(pair_tiles.forward, pair_gradients.backward, tiles.run)}
+
+
+def chosen_backend(impl: str | None, device: torch.device) -> str:
+    """impl=None: Triton on a GPU, tiles elsewhere. A given one is taken, or refused."""
+    check_impl(impl)
+    if impl is None:
+        return "triton" if device.type == "cuda" and "triton" in BACKENDS else "tiles"
+    if impl not in BACKENDS:
+        raise OptionError(
+            message(
+                f"impl={impl!r} of a pair reduction",
+                expected=", ".join(map(repr, ("eager", *BACKENDS))),
+                do="leave impl out: the best one for the device is taken",
+            )
+        )
+    return choose(impl, device)
+
+
+@dataclass(frozen=True)
+class PreparedPair:
+    """What is left to do for arguments of dtypes and widths that were seen before."""
+
+    task: PairTask
+    pair: Pair
+    implementation: str
+    meaning: Callable[[Values], list[Tensor]]
+    depth: int
+    plans: dict[tuple[str, ...], Plan] = field(default_factory=dict)
+
+    @property
+    def structure(self) -> Any:
+        return structure_of(self.pair, self.task)
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        return tuple(r.dtype for r in self.pair.results)
+
+    def run(self, values: Values) -> list[Tensor]:
+        return self.forward(self.pair)(values)
+
+    def forward(self, pair: Pair) -> Callable[[Values], list[Tensor]]:
+        """From arguments to the results of the pair, in order."""
+
+        def run(values: Values) -> Tensors:
+            inputs = Given(self.task, values).inputs(pair.numbers)
+            with outside_autocast():
+                return self.backend(values).forward(pair, inputs)
+
+        return lambda values: [*over_batch(run, values, self.depth, self.whole).values()]
+
+    def backend(self, values: Values) -> Backend:
+        """NOTE: tiles serve every device; a launch of no program does not exist."""
+        empty = 0 in values["q"].shape or 0 in values["k"].shape
+        return BACKENDS["tiles" if empty else self.implementation]
+
+    @property
+    def whole(self) -> bool:
+        """May batches around the call be taken as more of its own batch?"""
+        pair = self.pair
+        exprs = [e for _, e in pair.operands] + [f.term for f in pair.record.fields if f.term]
+        exprs += [] if pair.mask is None else [pair.mask]
+        return not pair.reads and "b" not in variables(*exprs)
+
+    def plan(self, values: Values, wanted: tuple[str, ...], packed: bool = False) -> Plan:
+        """How to differentiate a call for the arguments that ask for it."""
+        if wanted not in self.plans:
+            self.plans[wanted] = self.derived(values, wanted)
+        return self.plans[wanted]
+
+    def derived(self, values: Values, wanted: tuple[str, ...]) -> Plan:
+        names = tuple(n for n, v in values.items() if isinstance(v, Tensor))
+        outputs = tuple(r.name for r in self.pair.results)
+        floating = tuple(r.name for r in self.pair.results if "float" in r.dtype)
+        made = backward_of(self.task, self.pair, wanted)
+        if made is None:
+            return Plan(names, wanted, self.run, outputs, floating, (), self.meaning, None)
+        return Plan(
+            names, wanted, self.forward(made.forward), outputs, floating, made.saved, self.meaning,
+            self.gradients(made, wanted), kept(made),
+        )  # fmt: skip
+
+    def gradients(
+        self, made: PairBackward, wanted: tuple[str, ...]
+    ) -> Callable[[Values], Tensors]:
+        """The gradients by argument, from arguments, adjoints of results and what was saved."""
+        origin = origins(self.task, wanted)
+        read = {r.table for r, _ in made.tables}
+        asked = tuple(n for n in wanted if n in "qkv") + tuple(t for t in origin if t in read)
+
+        def run(values: Values) -> Tensors:
+            inputs = Given(self.task, values).inputs(made.forward.numbers)
+            backend, names = self.backend(values), (made.vector, adjoint(made.vector))
+            vectors = {n: values[n] for n in names if n in values}
+            saved = {n: values[n] for n in made.saved}
+            adjoints = {adjoint(r.name): values[adjoint(r.name)] for r in self.pair.results
+                        if not r.vector and "float" in r.dtype}  # fmt: skip
+            with outside_autocast():
+                rows = row_values(made, inputs, saved, vectors, adjoints, backend.rows)
+                found = backend.backward(made, inputs, vectors, rows, asked)
+            answer: Tensors = {}
+            for n, gradient in found.items():
+                n = origin.get(n, n)
+                answer[n] = answer[n] + gradient if n in answer else gradient
+            return {n: g.to(values[n].dtype) for n, g in answer.items()}
+
+        return lambda values: over_batch(run, values, self.depth, self.whole)
+
+
+def placed_anywhere(values: Values) -> dict[str, Any]:
+    """Without the offsets: they are numbers, and as tensors lie on the CPU."""
+    return {n: v for n, v in values.items() if not n.endswith("_offset")}
+
+
+def structure_of(pair: Pair, task: PairTask) -> dict[str, Leaf]:
+    """The results by output or slot; a bare output is called ""."""
+    known = {o or "value": o for o in task.outputs}
+    return {known.get(r.name, r.name): Leaf(k) for k, r in enumerate(pair.results)}
+
+
+def backward_of(task: PairTask, pair: Pair, wanted: tuple[str, ...]) -> PairBackward | None:
+    """The derived backward; None where the meaning is to be differentiated."""
+    try:
+        gauged = False if task.state else None
+        return backward(pair, tuple(origins(task, wanted)), gauged)
+    except NoBackward:
+        return None
+
+
+def kept(made: PairBackward) -> tuple[str, ...]:
+    """The vector result, where its product with its adjoint is summed."""
+    return (made.vector,) if any(s.with_result for s in made.sums) else ()
+
+
+def origins(task: PairTask, wanted: Sequence[str]) -> dict[str, str]:
+    """For each table that gets a gradient the argument that it is."""
+    found = {n: n for n in wanted if n[0] == "o"}
+    for table, tensor in task.score_tables.items():
+        if f"s{tensor}" in wanted:
+            found[table] = f"s{tensor}"
+    return found
+
+
+def over_batch(
+    function: Callable[[Values], Tensors], values: Values, depth: int, whole: bool
+) -> Tensors:
+    """A function of tensors that have `depth` more dimensions in front; so have its answers."""
+    if not depth:
+        return function(values)
+    tensors = {n: v for n, v in values.items() if isinstance(v, Tensor)}
+    front = tensors["q"].shape[:depth]
+    if whole:
+        tables = {n for n in tensors if n[1:].isdigit() or n.endswith("_offset")}
+        flat = {n: t.flatten(0, depth - 1)[0] if n in tables else t.flatten(0, depth)
+                for n, t in tensors.items()}  # fmt: skip
+        found = function({**values, **flat})
+        return {n: t.unflatten(0, (*front, -1)) for n, t in found.items()}
+    split = {n: t.flatten(0, depth - 1) for n, t in tensors.items()}
+    each = [function({**values, **{n: t[k] for n, t in split.items()}}) for k in range(prod(front))]
+    return {n: torch.stack([e[n] for e in each]).unflatten(0, front) for n in each[0]}
+
+
+@dataclass
+class PairRunner(Runner):
+    """Runs one `PairTask`; remembers what it prepared, by dtypes, widths, device."""
+
+    task: PairTask
+    operator: str = "pairs"
+
+    def key(self, values: Values) -> tuple[Any, ...]:
+        widths = tuple(values[n].shape[-1] for n in "qkv" if n in values)
+        return (widths, *map(self.kind, values.values()), *values)
+
+    def kind(self, value: Any) -> Any:
+        """NOTE: how a table lies is not looked at; a size of 1 is in the task."""
+        if not isinstance(value, Tensor):
+            return key_of(value)
+        return value.dtype, value.dim(), value.device, value.layout, value.is_neg()
+
+    def prepare(self, values: Values, impl: str | None, trust: bool) -> PreparedPair:  # type: ignore[override]
+        require_served(placed_anywhere(values))
+        chosen = chosen_backend(impl, values["q"].device)
+        return PreparedPair(
+            self.task, pair_of(self.task, self.inner(values), trust), chosen, self.eager, self.depth
+        )
+
+    def inner(self, values: Values) -> dict[str, Any]:
+        """The arguments of one call of the batch around it."""
+        at = (0,) * self.depth
+        return {n: v[at] if isinstance(v, Tensor) and at else v for n, v in values.items()}
+
+    def fake(
+        self, values: Values, trust: bool, wanted: tuple[str, ...]
+    ) -> tuple[list[Tensor], Found]:
+        """Empty results, of the sizes of q and v."""
+        q = values["q"]
+        pair, found = self.outline(values, trust, wanted)
+        shape = (*q.shape[:-1],)
+        wide = (*shape, values["v"].shape[-1]) if "v" in values else shape
+        made = [
+            torch.empty(wide if r.vector else shape, dtype=getattr(torch, r.dtype), device=q.device)
+            for r in pair.results
+        ]
+        return made, found
+
+    def outline(self, values: Values, trust: bool, wanted: tuple[str, ...]) -> tuple[Any, Found]:
+        """The pair with all that it saves, and what is to be known of it."""
+        stand_ins = {
+            n: torch.empty(tuple(map(hint, v.shape)), dtype=v.dtype, device="meta")
+            if isinstance(v, Tensor)
+            else v
+            for n, v in values.items()
+        }
+        key = (trust, wanted, *self.key(stand_ins))
+        if key not in self.outlines:
+            require_served(placed_anywhere(values))
+            with ONE_AT_A_TIME:
+                none = {n: 0.0 for n in values if n.endswith("_offset")}
+                self.outlines[key] = self.found(self.inner(stand_ins | none), trust, wanted)
+        return self.outlines[key]
+
+    def found(self, values: Values, trust: bool, wanted: tuple[str, ...]) -> tuple[Any, Found]:
+        pair = pair_of(self.task, values, trust)
+        made = backward_of(self.task, pair, wanted) if wanted else None
+        dtypes = tuple(r.dtype for r in pair.results)
+        found = found_in(structure_of(pair, self.task), dtypes, wanted, made is not None)
+        if made is None:
+            return pair, found
+        outputs = [r.name for r in pair.results]
+        return made.forward, replace(found, kept=tuple(outputs.index(n) for n in kept(made)))

@@ -1,0 +1,263 @@
+"""From a declaration, a score, a mask and operands to a pair, and to what it is run on.
+
+A `PairTask` is what somebody asked for, without any tensor: equal tasks share everything that was
+made for one of them. A call's arguments have fixed names: q, k, v, the number `scale`, the user's
+tensors of the score s0, s1, ... and of the mask m0, ..., other operands o0, ..., and two offsets.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedreduce import pipeline
+from fusedreduce.blocks.bound import Bound
+from fusedreduce.declare.record import Record
+from fusedreduce.declare.reduction import Reduction
+from fusedreduce.ir import tables as ir_tables
+from fusedreduce.ir.expr import Expr, const, names, substitute, var
+from fusedreduce.masks import Mask, Score
+from fusedreduce.masks.text import direct
+from fusedreduce.pair import (
+    INDICES,
+    SCORE,
+    SIZES,
+    Pair,
+    Read,
+    Result,
+    Table,
+    depends_on,
+    finished,
+    is_vector,
+    result_kind,
+)
+from fusedreduce.program import needed_fields, restricted, typed
+from fusedreduce.request import state_dtype
+from fusedreduce.run import eager
+from fusedreduce.run.pair_inputs import PairInputs
+from fusedreduce.trace import dtype_kind
+from fusedreduce.trace import kind_of as trace_kind
+
+Values = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class PairTask:
+    """A declared reduction over the keys of each query: what `pairwise` asks for.
+
+    outputs   of the declaration
+    state     "whole": the slots of the state are the results, as `state.<slot>`; "joint": those that
+              the outputs need, and what becomes of them does not depend on the references
+    scaled    the raw score is multiplied by the number `scale` first
+    score     the text of a `Score`, "" for none; mask, the text of a `Mask`, likewise
+    operands  the declaration's operands but the score, in the order of the arguments o0, o1, ...
+    varying   for each of them the indices that it varies with: "bhj" of a tensor (B, H, 1, Sk)
+    """
+
+    R: type[Reduction]
+    outputs: tuple[str, ...]
+    state: str = ""
+    scaled: bool = False
+    score: str = ""
+    mask: str = ""
+    operands: tuple[str, ...] = ()
+    varying: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return self.R.__name__.lower()
+
+    @property
+    def origin(self) -> str:
+        return self.R.record.line
+
+    @cached_property
+    def home(self) -> tuple[str, str, str]:
+        """Where the declaration is, and what: its text and the options of the call."""
+        place = f"{self.R.__module__}:{self.R.__qualname__}"
+        return "pairs", place, repr((digest(self.R), *self.options))
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        return (
+            self.outputs, self.state, self.scaled, self.score, self.mask, self.operands,
+            self.varying,
+        )  # fmt: skip
+
+    @cached_property
+    def score_tables(self) -> dict[str, int]:
+        """The tables of the score that are tensors of the user: which one each is."""
+        return {f"s{k}": n for k, n in direct(self.score).items()} if self.score else {}
+
+    def eager(self, values: Values) -> dict[str, Tensor]:
+        """By the user's own functions on all scores at once."""
+        given, record = Given(self, values), self.R.record
+        v = values.get("v")
+        if v is None and record.payloads:  # no output that is asked for reads it
+            v = values["k"].new_zeros(()).expand(*values["k"].shape[:3], 1)
+        operands = {n: four(values[f"o{k}"], values["q"]) for k, n in enumerate(self.operands)}
+        arguments = (self.R, values["q"], values["k"], v, given.score, given.mask)
+        with pipeline.meaning():
+            if not self.state:
+                return eager.pair(*arguments, outputs=self.outputs, operands=operands)
+            found = eager.pair_state(*arguments, operands=operands)
+        fields = needed_fields(record, frozenset(self.outputs))
+        slots = [s.name for s in record.slots if self.state == "whole" or s.field in fields]
+        return {f"state.{n}": found[n] for n in slots}
+
+
+def four(value: Any, like: Tensor) -> Tensor:
+    """An operand as a tensor of four dimensions."""
+    if isinstance(value, Tensor):
+        return value
+    dtype = state_dtype(like.dtype) if isinstance(value, float) else None
+    return torch.full((1, 1, 1, 1), value, dtype=dtype, device=like.device)
+
+
+def digest(R: type[Reduction]) -> str:
+    return hashlib.sha256(R.record.text.encode()).hexdigest()[:8]
+
+
+class Given:
+    """The arguments of a call, with score and mask bound to its lengths."""
+
+    def __init__(self, task: PairTask, values: Values) -> None:
+        self.task, self.values = task, values
+        self.score_bound = self.bound(Score, task.score, "s")
+        self.mask_bound = self.bound(Mask, task.mask, "m")
+
+    def bound(self, kind: type[Score] | type[Mask], text: str, prefix: str) -> Bound | None:
+        if not text:
+            return None
+        q, k = self.values["q"], self.values["k"]
+        given = [v for n, v in self.values.items() if n[0] == prefix and n[1:].isdigit()]
+        made = kind.of_text(text, given)
+        return made.bind(
+            q.shape[2], k.shape[2], q.device, q_offset=self.offset("q"), k_offset=self.offset("k"),
+            B=q.shape[0], H=q.shape[1],
+        )  # fmt: skip
+
+    def offset(self, of: str) -> int:
+        return int(self.values[f"{of}_offset"])
+
+    # -- as a pair
+
+    @property
+    def bounds(self) -> list[Bound]:
+        """Score and mask with tables of different names."""
+        pairs = ((self.score_bound, "s"), (self.mask_bound, "m"))
+        return [b.renamed(prefix) for b, prefix in pairs if b is not None]
+
+    @property
+    def tables(self) -> dict[str, Tensor]:
+        found = {n: t for b in self.bounds for n, t in b.tables.items()}
+        operands = [f"o{k}" for k in range(len(self.task.operands))]
+        return found | {n: v for n in operands if isinstance(v := self.values[n], Tensor)}
+
+    def inputs(self, numbers: tuple[str, ...]) -> PairInputs:
+        v = self.values
+        return PairInputs(
+            v["q"], v["k"], v.get("v"), self.tables, {n: v[n] for n in numbers},
+            self.offset("q"), self.offset("k"),
+        )  # fmt: skip
+
+    # -- as functions of index tensors, for the meaning
+
+    def score(self, score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        if self.task.scaled:
+            score = score * self.values["scale"]
+        return score if self.score_bound is None else self.score_bound.evaluate(b, h, i, j, score)
+
+    @property
+    def mask(self) -> Any:
+        return None if self.mask_bound is None else self.mask_bound.evaluate
+
+
+def pair_of(task: PairTask, values: Values, trust: bool) -> Pair:
+    """The normal form for arguments of these dtypes and widths."""
+    given = Given(task, values)
+    record = record_of(task, values, trust)
+    score = given.score_bound.renamed("s").expr if given.score_bound else var(SCORE)
+    seen = given.mask_bound.renamed("m").expr if given.mask_bound else None
+    if task.scaled:
+        score = substitute(score, {SCORE: var(SCORE) * var("scale")})
+    operands = [(record.operands[0], score)]
+    operands += [(n, operand(task, k, values)) for k, n in enumerate(task.operands)]
+    exprs = [*(e for _, e in operands), *([] if seen is None else [seen])]
+    tables = {n: Table(n, t.dim(), name_of(t.dtype)) for n, t in given.tables.items()}
+    reads = ir_tables.reads(*exprs)
+    read = set(ir_tables.tables(*exprs))
+    variables = names(*exprs)
+    numbers = tuple(n for n, v in values.items() if isinstance(v, float) and n in variables
+                    and n not in SIZES)  # fmt: skip
+    q, v = values["q"], values.get("v")
+    dtype, state = name_of(q.dtype), name_of(state_dtype(q.dtype))
+    return Pair(
+        task.name, record, tuple(operands), seen,
+        tuple(t for n, t in tables.items() if n in read),
+        tuple(read_of(node, tables) for node in reads), numbers,
+        results_of(task, record, dtype, state), dtype, state, q.shape[-1],
+        0 if v is None else v.shape[-1],
+    )  # fmt: skip
+
+
+def name_of(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def record_of(task: PairTask, values: Values, trust: bool) -> Record:
+    """The certified record with the fields that are needed here, and their types."""
+    for part in task.R.parts:  # a join has no definition of its own: parts are judged by theirs
+        pipeline.certified(part.record, trust)
+    record, _ = pipeline.certified(task.R.record, trust)
+    kinds = dict.fromkeys(("b", "h", "i"), "int")
+    kinds |= dict.fromkeys((record.operands[0], *record.payloads), "float")
+    for k, n in enumerate(task.operands):
+        kinds[n] = kind_of_value(values[f"o{k}"])
+    record = restricted(typed(record, kinds), frozenset(task.outputs), task.state == "whole")
+    if task.state == "joint":
+        slots = tuple(f"state.{s.name}" for s in record.slots)
+        record = replace(record, gauge=(*record.outputs, *slots))
+    return record if "v" in values else replace(record, payloads=())
+
+
+def kind_of_value(value: Any) -> str:
+    return dtype_kind(value.dtype) if isinstance(value, Tensor) else trace_kind(value)
+
+
+def operand(task: PairTask, k: int, values: Values) -> Expr:
+    """What an operand is: a read of its table, a run-time number, or a constant."""
+    name = f"o{k}"
+    value = values[name]
+    if isinstance(value, Tensor):
+        return ir_tables.element(name, [var(d) if d in task.varying[k] else const(0)
+                                        for d in INDICES])  # fmt: skip
+    return var(name) if isinstance(value, float) else const(value)
+
+
+def read_of(node: Expr, tables: Mapping[str, Table]) -> Read:
+    name, indices = ir_tables.split(node)
+    return Read(node, name, tuple(indices.get(d, const(0)) for d in range(tables[name].dims)))
+
+
+def results_of(task: PairTask, record: Record, dtype: str, state: str) -> tuple[Result, ...]:
+    """The outputs, or every slot of the state; floats in the state's dtype, vectors in q's."""
+    vectors = {f.name for f in record.fields if is_vector(record, f)}
+    kinds = {"float": state, "int": "int64", "bool": "bool"}
+    if task.state:
+        return tuple(Result(f"state.{s.name}", var(s.name), kinds[s.type], s.field in vectors)
+                     for s in record.slots)  # fmt: skip
+    made = []
+    for output in task.outputs:
+        expr = finished(record, output)
+        vector = depends_on(record, dict(record.finish)[output], vectors)
+        kind = kinds[result_kind(record, expr)]
+        made.append(Result(output or "value", expr, dtype if vector else kind, vector))
+    return tuple(made)
+
