@@ -124,6 +124,11 @@ class Pair:
             for n in walk(*(e for _, e in self.operands))
         )
 
+    @cached_property
+    def in_any_order(self) -> bool:
+        """May blocks of keys be taken in any order? First keeps the earliest key: it may not."""
+        return self.record.commutative and all(f.kind != "First" for f in self.record.fields)
+
     def place(self, expr: Expr, rows: Iterable[str] = ()) -> str:
         """element, row (varies with the query), column (with the key) or scalar."""
         known = {SCORE: "element", "i": "row", "j": "column"} | dict.fromkeys(rows, "row")

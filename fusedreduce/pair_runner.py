@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedreduce.errors import OptionError, message
+from fusedreduce.errors import NotFusible, OptionError, message
 from fusedreduce.gradient import NoBackward
 from fusedreduce.gradient.pairs import PairBackward, adjoint, backward
 from fusedreduce.ir.expr import names as variables
@@ -19,7 +19,7 @@ from fusedreduce.pair import Pair
 from fusedreduce.pairing import Given, PairTask, pair_of
 from fusedreduce.pipeline import ONE_AT_A_TIME, outside_autocast
 from fusedreduce.request import check_impl, choose, key_of, require_served
-from fusedreduce.run import pair_gradients, pair_tiles, tiles
+from fusedreduce.run import pair_gradients, pair_launch, pair_tiles, tiles
 from fusedreduce.run.calls import Plan
 from fusedreduce.run.pair_rows import row_values
 from fusedreduce.runner import Runner
@@ -39,7 +39,10 @@ class Backend:
     rows: Callable[..., Sequence[Tensor]]
 
 
-BACKENDS = {"tiles": Backend(pair_tiles.forward, pair_gradients.backward, tiles.run)}
+BACKENDS = {
+    "tiles": Backend(pair_tiles.forward, pair_gradients.backward, tiles.run),
+    "triton": Backend(pair_launch.forward, pair_launch.backward, pair_launch.rows_by_kernel),
+}
 
 
 def chosen_backend(impl: str | None, device: torch.device) -> str:
@@ -56,6 +59,18 @@ def chosen_backend(impl: str | None, device: torch.device) -> str:
             )
         )
     return choose(impl, device)
+
+
+def require_tiles(pair: Pair, impl: str | None) -> None:
+    """Printed kernels take blocks of keys as they come; a declaration may want them in order."""
+    if impl == "triton":
+        raise NotFusible(
+            message(
+                f"{pair.record.name} by a printed pair kernel",
+                expected="a declaration that takes keys in any order: no First, a merge that commutes",
+                do='leave impl out, or choose impl="tiles"',
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -121,9 +136,7 @@ class PreparedPair:
             self.gradients(made, wanted), kept(made),
         )  # fmt: skip
 
-    def gradients(
-        self, made: PairBackward, wanted: tuple[str, ...]
-    ) -> Callable[[Values], Tensors]:
+    def gradients(self, made: PairBackward, wanted: tuple[str, ...]) -> Callable[[Values], Tensors]:
         """The gradients by argument, from arguments, adjoints of results and what was saved."""
         origin = origins(self.task, wanted)
         read = {r.table for r, _ in made.tables}
@@ -220,10 +233,12 @@ class PairRunner(Runner):
 
     def prepare(self, values: Values, impl: str | None, trust: bool) -> PreparedPair:  # type: ignore[override]
         require_served(placed_anywhere(values))
+        pair = pair_of(self.task, self.inner(values), trust)
         chosen = chosen_backend(impl, values["q"].device)
-        return PreparedPair(
-            self.task, pair_of(self.task, self.inner(values), trust), chosen, self.eager, self.depth
-        )
+        if chosen == "triton" and not pair.in_any_order:
+            require_tiles(pair, impl)
+            chosen = "tiles"
+        return PreparedPair(self.task, pair, chosen, self.eager, self.depth)
 
     def inner(self, values: Values) -> dict[str, Any]:
         """The arguments of one call of the batch around it."""

@@ -260,4 +260,3 @@ def results_of(task: PairTask, record: Record, dtype: str, state: str) -> tuple[
         kind = kinds[result_kind(record, expr)]
         made.append(Result(output or "value", expr, dtype if vector else kind, vector))
     return tuple(made)
-

@@ -180,9 +180,7 @@ def as_argument(position: int | torch.SymInt) -> float | Tensor:
 # ---- operands ----------------------------------------------------------------------------------
 
 
-def placed(
-    given: Mapping[str, Any], q: Tensor, k: Tensor
-) -> tuple[list[Any], tuple[str, ...]]:
+def placed(given: Mapping[str, Any], q: Tensor, k: Tensor) -> tuple[list[Any], tuple[str, ...]]:
     """Operands but the score: numbers and 4-dimensional tensors, and the indices each varies with."""
     values = [_four(n, t, q, k) if isinstance(t, Tensor) else t for n, t in given.items()]
     return values, tuple(map(_varying, values))

@@ -20,6 +20,8 @@ class CorrectedPrinter(StagePrinter):
     """
 
     vectors: frozenset[str] = frozenset()
+    LENGTH = "N"  # a position that no element has
+    in_order = True  # are tiles visited in the order of their elements?
 
     def numbers(self) -> list[Field]:
         return [f for f in self.record.fields if f.name not in self.vectors]
@@ -145,7 +147,7 @@ class CorrectedPrinter(StagePrinter):
         j = self.body.at(self.argument("j", "column"), "column", "element")
         everyone = self.body.plan.even and not self.body.plan.tiled
         condition = here[1:-1] if everyone else f"inside & {here}"
-        at = f"tl.min(tl.where({condition}, {j}, N), {self.axis}).to(tl.int64)"
+        at = f"tl.min(tl.where({condition}, {j}, {self.LENGTH}), {self.axis}).to(tl.int64)"
         return best, at
 
     # -- the whole row in one block
@@ -328,6 +330,8 @@ class CorrectedPrinter(StagePrinter):
         better = f"({best} {sign} {value}) | ({position} == {NO_POSITION})"
         if f.type == "float":
             better += f" | (({best} != {best}) & ({value} == {value}))"
+        if not self.in_order:
+            better += f" | (({best} == {value}) & ({at} < {position}))"
         name = self.row(self.claim(f"{f.name}_better"), better)
         self.row(position, f"tl.where({name}, {at}, {position})")
         self.row(value, f"tl.where({name}, {best}, {value})")

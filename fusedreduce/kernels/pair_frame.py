@@ -40,12 +40,16 @@ class Blocks:
 
     ranges   computed in the kernel; None with `lists`: tables of block indices, partial then full
     batch, heads   does the map differ from batch to batch, from head to head?
+    even           the inner length is a multiple of the block: no block is cut off at its end
+    grouped        several heads of q share one of k
     """
 
     ranges: Ranges | None = None
     lists: bool = False
     batch: bool = False
     heads: bool = False
+    even: bool = False
+    grouped: bool = True
 
 
 @dataclass
@@ -221,9 +225,9 @@ class Frame:
         size = "QUERIES" if self.plan.direction == "keys" else "KEYS"
         inner = "Sq" if self.plan.direction == "keys" else "Sk"
         outer = "blocks"
-        terms = [t for t, used in (("b", self.blocks.batch), ("h", self.blocks.heads)) if used]
-        plane = {0: "0", 1: terms[0] if terms else "", 2: "(b * H + h)"}[len(terms)]
-        at = "block" if plane == "0" else f"{plane}.to(tl.int64) * {outer} + block"
+        planes = {(0, 0): "", (1, 0): "b", (0, 1): "h", (1, 1): "(b * H + h)"}
+        plane = planes[self.blocks.batch, self.blocks.heads]
+        at = f"{plane} * {outer} + block" if plane else "block"
         w.line(f"listed = {at}")
         w.line(f"width = tl.cdiv({inner}, {size})")
         for kind, masked in (("partial", True), ("full", False)):
@@ -237,6 +241,9 @@ class Frame:
         w = self.body.writer
         size, inner = ("QUERIES", "Sq") if self.plan.direction == "keys" else ("KEYS", "Sk")
         r = self.blocks.ranges
+        if r is None and self.blocks.even:
+            self.loop(step, "0", inner, size, masked=False)
+            return
         if r is None:
             w.line(f"end = {inner} // {size} * {size}")
             self.loop(step, "0", "end", size, masked=False)
@@ -254,6 +261,9 @@ class Frame:
             )
             self.loop(step, first, "full", size, masked=True)
             first = "full"
+        if self.blocks.even and full_hi == hi == inner:
+            self.loop(step, first, inner, size, masked=False)
+            return
         w.line(f"full_end = tl.maximum({full_hi} // {size} * {size}, {first})")
         self.loop(step, first, "full_end", size, masked=False)
         self.loop(step, "full_end", "end", size, masked=True)
@@ -289,7 +299,8 @@ class Frame:
         parts += [FUNCTIONS[n].text.strip("\n") + "\n" for n in with_needs(functions.library)]
         parts += list(functions.texts.values())
         kernel = Body(self.body.program, Tile(even=False)).writer
-        kernel.line('@triton.jit(do_not_specialize=["H", "group", "Sq", "Sk"])')
+        sizes = [a for a in arguments if a in ("H", "group", "Sq", "Sk")]
+        kernel.line(f"@triton.jit(do_not_specialize={sizes})".replace("'", '"'))
         signature = [*typed, *(f"{c}: tl.constexpr" for c in constants)]
         kernel.line(f"def {self.title}({', '.join(signature)}):")
         parts.append(kernel.text() + self.body.writer.text())

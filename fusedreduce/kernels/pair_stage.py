@@ -20,6 +20,8 @@ class PairState(CorrectedPrinter):
               come first
     """
 
+    LENGTH = "Sk"
+    in_order = False
     even = False
     absorbed = False
     positive: Expr | None = None
@@ -115,8 +117,7 @@ class PairGeneral(GeneralPrinter):
 
     def start(self) -> None:
         super().start()
-        self.seen = self.full("seen", 0, "int")
-        self.row(self.seen, f"tl.full(({self.body.ROWS},), 0, tl.int32)")
+        self.seen = self.row(self.claim("seen"), "tl.full((QUERIES,), 0, tl.int32)")
 
     def update(self) -> dict[str, str]:
         tile: dict[str, str] = {}
@@ -125,7 +126,8 @@ class PairGeneral(GeneralPrinter):
             self.lifted(f, e) for f, e in zip(self.record.fields, self.record.lift, strict=True)
         ]
         present = self.claim("present")
-        self.body.writer.line(f"{present} = inside.to(tl.int32)", self.body.shape("element"))
+        whole = "inside.to(tl.int32) + tl.zeros((QUERIES, KEYS), tl.int32)"
+        self.body.writer.line(f"{present} = {whole}", self.body.shape("element"))
         fields = [f.name for f in self.record.fields]
         tile_names = [self.claim("seen_tile"), *(self.claim(f"{n}_tile") for n in fields)]
         inputs = tuple_of([present, *lifted])

@@ -137,7 +137,7 @@ class ForwardPrinter:
         w.line("bh = tl.program_id(0) // blocks")
         w.line("b = bh // H")
         w.line("h = bh % H")
-        w.line("hk = h // group")
+        w.line("hk = h // group" if self.blocks.grouped else "hk = h")
         w.line("i0 = block * QUERIES")
         if self.blocks.ranges is not None:
             w.line("i1 = tl.minimum(i0 + QUERIES, Sq)")
@@ -254,7 +254,7 @@ class ForwardPrinter:
 
     def finished(self) -> PrintedKernel:
         frame = self.frame
-        sizes = ["H", "group", "Sq", "Sk"]
+        sizes = ["H", *["group"] * self.blocks.grouped, "Sq", "Sk"]
         extra = [n for n in frame.integers if n not in sizes]
         arguments = [*frame.pointers, *frame.numbers, *sizes, *extra]
         constants = (("QUERIES", self.plan.QUERIES), ("KEYS", self.plan.KEYS))

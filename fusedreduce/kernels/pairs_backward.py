@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from fusedreduce.gradient.pair_state import adjoint
 from fusedreduce.gradient.pair_widths import DP
 from fusedreduce.gradient.pairs import PairBackward
 from fusedreduce.ir.expr import Expr, is_const, names, var
 from fusedreduce.ir.show import show
 from fusedreduce.kernels.base_two import LOG2_E, exponentials
+from fusedreduce.kernels.names import identifier
 from fusedreduce.kernels.pair_frame import Blocks, Frame
 from fusedreduce.kernels.pair_header import header
 from fusedreduce.kernels.rows import PrintedKernel
@@ -70,19 +72,28 @@ class BackwardPrinter:
                     scalar = self.frame.is_scalar(node)
                     self.body.user[node] = "scale_log2_e" if scalar else "natural"
         self.frame.scalars(*every)
-        fixed = ("scalar", "column") if self.keys else ("scalar", "row")
-        self.frame.load_reads(every, fixed, masked=True)
-        if not self.keys:
-            self.body.hoist(every, lambda n: var(n) in self.body.known)
         if self.keys:
-            with self.frame.inner("for g in range(group):"):
-                self.w.line("h = hk * group + g")
-                self.w.line("first_row = (b * H + h).to(tl.int64) * Sq")
-                self.frame.visit(self.step_keys)
+            self.visit_heads(every)
         else:
+            self.frame.load_reads(every, ("scalar", "row"), masked=True)
+            self.body.hoist(every, lambda n: var(n) in self.body.known)
             self.frame.visit(self.step_queries)
         self.store()
         return self.finished()
+
+    def visit_heads(self, every: Sequence[Expr]) -> None:
+        """Every head of q that shares this head of k."""
+        if not self.blocks.grouped:
+            self.w.line("h = hk")
+            self.w.line("first_row = bh.to(tl.int64) * Sq")
+            self.frame.load_reads(every, ("scalar", "column"), masked=True)
+            self.frame.visit(self.step_keys)
+            return
+        with self.frame.inner("for g in range(group):"):
+            self.w.line("h = hk * group + g")
+            self.w.line("first_row = (b * H + h).to(tl.int64) * Sq")
+            self.frame.load_reads(every, ("scalar", "column"), masked=True)
+            self.frame.visit(self.step_keys)
 
     def begin(self) -> None:
         w = self.w
@@ -93,12 +104,13 @@ class BackwardPrinter:
         w.line(f"block = blocks - 1 - {at}" if last_first else f"block = {at}")
         w.line("bh = tl.program_id(0) // blocks")
         if self.keys:
-            w.line("b = bh // (H // group)")
-            w.line("hk = bh % (H // group)")
+            heads = "(H // group)" if self.blocks.grouped else "H"
+            w.line(f"b = bh // {heads}")
+            w.line(f"hk = bh % {heads}")
         else:
             w.line("b = bh // H")
             w.line("h = bh % H")
-            w.line("hk = h // group")
+            w.line("hk = h // group" if self.blocks.grouped else "hk = h")
         w.line(f"{i0} = block * {size}")
         if self.blocks.ranges is not None:
             w.line(f"{i0[0]}1 = tl.minimum({i0} + {size}, {outer})")
@@ -124,7 +136,7 @@ class BackwardPrinter:
 
     @property
     def d_name(self) -> str:
-        return f"d_{self.backward.vector}"
+        return identifier(adjoint(self.backward.vector))
 
     def accumulators(self, name: str, width: int, size: str) -> list[str]:
         parts = chunks(width)
@@ -260,7 +272,7 @@ class BackwardPrinter:
 
     def finished(self) -> PrintedKernel:
         frame = self.frame
-        sizes = ["H", "group", "Sq", "Sk"]
+        sizes = ["H", *["group"] * self.blocks.grouped, "Sq", "Sk"]
         extra = [n for n in frame.integers if n not in sizes]
         arguments = [*frame.pointers, *frame.numbers, *sizes, *extra]
         constants = (("QUERIES", self.plan.QUERIES), ("KEYS", self.plan.KEYS))

@@ -38,6 +38,15 @@ def triton_version() -> str:
     return str(triton.__version__)
 
 
+def tensor_descriptor(
+    base: torch.Tensor, shape: list[int], strides: list[int], block: list[int]
+) -> Any:
+    """Blocks of a tensor as the hardware copies them."""
+    from triton.tools.tensor_descriptor import TensorDescriptor
+
+    return TensorDescriptor(base, shape, strides, block)
+
+
 def interpreting() -> bool:
     return os.environ.get("TRITON_INTERPRET") == "1"
 

@@ -1,8 +1,8 @@
-"""Launching printed pair kernels: descriptors of the operands, grids, arguments by name."""
+"""Launching printed pair kernels: which blocks, which grid, arguments by name."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,21 +10,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedreduce.blocks.bound import Bound
+from fusedreduce.blocks.classify import classify
+from fusedreduce.blocks.lists import BlockLists, lists
 from fusedreduce.errors import BackendError, message
 from fusedreduce.gradient.pairs import PairBackward
+from fusedreduce.ir.expr import names
 from fusedreduce.kernels.pair_frame import Blocks
 from fusedreduce.kernels.pairs import ForwardPrinter
 from fusedreduce.kernels.pairs_backward import BackwardPrinter
-from fusedreduce.kernels.rows import PrintedKernel
+from fusedreduce.kernels.rows import PrintedKernel, print_rows
 from fusedreduce.masks.ranges import key_ranges, query_ranges
 from fusedreduce.pair import Pair
 from fusedreduce.plan import pairs as pair_plans
+from fusedreduce.plan import rows as row_plans
+from fusedreduce.plan.layout import layout
 from fusedreduce.plan.pairs import PairPlan, chunks
-from fusedreduce.run import launch
+from fusedreduce.program import Program
+from fusedreduce.run import launch, pair_gradients
+from fusedreduce.run.descriptors import descriptor
 from fusedreduce.run.pair_inputs import PairInputs
 
 Values = Mapping[str, Tensor]
 Tile = tuple[int, int, int, int]  # queries, keys, warps, stages
+MOST_LAUNCHES = 256
 
 
 @dataclass(frozen=True)
@@ -42,117 +51,181 @@ class Loaded:
 def forward(pair: Pair, inputs: PairInputs, tile: Tile | None = None) -> dict[str, Tensor]:
     """The results of a pair by name."""
     made = written(inputs.empty(pair))
-    blocks = blocks_of(pair, "forward")
-    ready = forward_kernel(pair, blocks, *chosen(inputs, pair), tile)
-    plan = ready.plan
+    positive = tuple(n for n, v in inputs.numbers.items() if v > 0)
+    plan = plan_of(pair, "forward", capability(inputs), tile)
+    blocks = blocks_of(pair, inputs, plan)
+    ready = forward_kernel(pair, plan, blocks, positive, precision(pair))
     tensors = operands(inputs) | pointers(made) | pointers(inputs.tables)
-    run(
-        ready,
-        inputs,
-        tensors,
-        _blocks(inputs.rows[2], plan.QUERIES) * inputs.rows[0] * inputs.rows[1],
-    )
+    tensors |= listed(pair, inputs, plan) if blocks.lists else {}
+    batch, heads, length = inputs.rows
+    run(ready, inputs, tensors, tiles_of(length, plan.QUERIES) * batch * heads)
     return rounded(made, {r.name: r.dtype for r in pair.results})
 
 
 def backward(
     b: PairBackward,
     inputs: PairInputs,
-    vectors: Values,
+    vectors: Mapping[str, Tensor | None],
     rows: Values,
-    wanted: tuple[str, ...],
+    wanted: Sequence[str],
     tiles: Mapping[str, Tile] | None = None,
 ) -> dict[str, Tensor]:
-    """The gradients of q, k and v, by name, that are wanted.
+    """The gradients of q, k, v and tables that are wanted, by name.
 
     vectors   the vector result's adjoint, as d_<result>
     rows      the row values that the formulas read, (B, H, Sq) each
+
+    Gradients of tables come from the tiles: sums at indices that only the user's function knows.
     """
-    pair, found = b.forward, {}
-    given = {n: t.contiguous() for n, t in rows.items() if n in b.rows}
-    d = readable({n: t for n, t in vectors.items() if n == f"d_{b.vector}"})
-    base = operands(inputs) | d | pointers(given) | pointers(inputs.tables)
-    batch, heads, length = inputs.rows
-    if "q" in wanted:
-        made = written(
-            {"dq": torch.empty(inputs.q.shape, dtype=inputs.q.dtype, device=inputs.q.device)}
-        )
-        ready = backward_kernel(b, "queries", blocks_of(pair, "queries"), *chosen(inputs, pair)[1:],
-                                (tiles or {}).get("queries"))  # fmt: skip
-        run(
-            ready,
-            inputs,
-            base | pointers(made),
-            _blocks(length, ready.plan.QUERIES) * batch * heads,
-        )
-        found["q"] = rounded(made, {"dq": pair.dtype})["dq"]
-    if {"k", "v"} & set(wanted):
-        shapes = {"dk": inputs.k} | (
-            {"dv": inputs.v} if inputs.v is not None and b.weight is not None else {}
-        )
-        made = written({n: torch.empty(t.shape, dtype=t.dtype, device=t.device)
-                        for n, t in shapes.items() if t is not None})  # fmt: skip
-        ready = backward_kernel(b, "keys", blocks_of(pair, "keys"), *chosen(inputs, pair)[1:],
-                                (tiles or {}).get("keys"))  # fmt: skip
-        grid = _blocks(inputs.k.shape[2], ready.plan.KEYS) * batch * inputs.k.shape[1]
-        run(ready, inputs, base | pointers(made), grid)
-        named = rounded(made, dict.fromkeys(made, pair.dtype))
-        found |= {n[1:]: t for n, t in named.items()}
-    return found
+    given = pointers({n: t.contiguous() for n, t in rows.items() if n in b.rows})
+    d = {f"d_{b.vector}": vectors.get(f"d_{b.vector}")} if b.vector else {}
+    zero = {n: torch.zeros((), dtype=inputs.q.dtype, device=inputs.q.device).expand(
+        *inputs.rows, b.forward.DV) for n, t in d.items() if t is None}  # fmt: skip
+    present = {n: t for n, t in d.items() if t is not None} | zero
+    base = operands(inputs) | by_identifier(readable(present)) | given | pointers(inputs.tables)
+    found: dict[str, Tensor] = {}
+    for direction, results in (("queries", ("q",)), ("keys", ("k", "v"))):
+        if set(results) & set(wanted):
+            found |= gradients(b, direction, inputs, base, (tiles or {}).get(direction))
+    read = [n for n in wanted if n not in "qkv"]
+    if read:
+        found |= pair_gradients.backward(b, inputs, vectors, rows, read)
+    if "v" in wanted and "v" not in found and inputs.v is not None:
+        found["v"] = torch.zeros_like(inputs.v)
+    return {n: g for n, g in found.items() if n in wanted}
 
 
-def blocks_of(pair: Pair, direction: str) -> Blocks:
-    """Ranges where the mask is one, lists of blocks otherwise."""
+def gradients(
+    b: PairBackward, direction: str, inputs: PairInputs, base: Values, tile: Tile | None
+) -> dict[str, Tensor]:
+    """d q, or d k and d v."""
+    pair = b.forward
+    like = {"dq": inputs.q}
+    if direction == "keys":
+        like = {"dk": inputs.k}
+        if b.weight is not None and inputs.v is not None:
+            like["dv"] = inputs.v
+    made = written({n: torch.empty(t.shape, dtype=t.dtype, device=t.device)
+                    for n, t in like.items()})  # fmt: skip
+    plan = plan_of(pair, direction, capability(inputs), tile)
+    blocks = blocks_of(pair, inputs, plan)
+    ready = backward_kernel(b, plan, blocks, precision(pair))
+    tensors = dict(base) | pointers(made)
+    tensors |= listed(pair, inputs, plan) if blocks.lists else {}
+    first = next(iter(like.values()))
+    size = plan.KEYS if direction == "keys" else plan.QUERIES
+    run(ready, inputs, tensors, tiles_of(first.shape[2], size) * first.shape[0] * first.shape[1])
+    return {n[1:]: t for n, t in rounded(made, dict.fromkeys(made, pair.dtype)).items()}
+
+
+def rows_by_kernel(program: Program, values: Values) -> list[Tensor]:
+    """A row program by its printed kernel; kept for each way its inputs lie."""
+    strides = launch.program_strides(program, values)
+    key = (id(program), *strides.values())
+    if key not in _rows:
+        lay = layout(program, strides)
+        plan = row_plans.plan(program, lay)
+        kernel = print_rows(program, plan, lay, program.name)
+        device = next(iter(values.values())).device
+        _rows[key] = program, launch.prepare(program, kernel, plan, lay, program.name, device)
+        if len(_rows) > MOST_LAUNCHES:
+            _rows.pop(next(iter(_rows)))
+    return _rows[key][1](values)
+
+
+_rows: dict[Any, tuple[Program, launch.Launch]] = {}
+
+
+# ---- which kernel --------------------------------------------------------------------------------
+
+
+def capability(inputs: PairInputs) -> tuple[int, int]:
+    """Of the device; of the one that plans are made for where there is none."""
+    if not inputs.q.is_cuda:
+        return pair_plans.HOPPER
+    return torch.cuda.get_device_capability(inputs.q.device)
+
+
+def precision(pair: Pair) -> str:
+    """Of float32 products, as torch's switch says."""
+    if pair.dtype != "float32":
+        return ""
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+
+
+@lru_cache(maxsize=1024)
+def plan_of(
+    pair: Pair, direction: str, device: tuple[int, int], tile: Tile | None = None
+) -> PairPlan:
+    return pair_plans.plan(pair, direction, device, tile)
+
+
+def blocks_of(pair: Pair, inputs: PairInputs, plan: PairPlan) -> Blocks:
+    """Ranges where the mask is one, lists of blocks otherwise; what is known of the lengths."""
+    keys = plan.direction == "keys"
+    length = inputs.q.shape[2] if keys else inputs.k.shape[2]
+    even = length % (plan.QUERIES if keys else plan.KEYS) == 0
+    return _blocks_of(pair, keys, even, inputs.group > 1)
+
+
+@lru_cache(maxsize=1024)
+def _blocks_of(pair: Pair, keys: bool, even: bool, grouped: bool) -> Blocks:
     if pair.mask is None:
-        return Blocks()
-    find = query_ranges if direction == "keys" else key_ranges
+        return Blocks(even=even, grouped=grouped)
+    find = query_ranges if keys else key_ranges
     found = find(pair.mask, {t.name: t.kind for t in pair.tables})
-    if found is None:
-        return Blocks(lists=True)
-    return Blocks(found)
+    if found is not None and not reads_tables(pair):
+        return Blocks(found, even=even, grouped=grouped)
+    read = set(names(pair.mask))
+    return Blocks(lists=True, batch="b" in read, heads="h" in read, grouped=grouped)
 
 
-def chosen(inputs: PairInputs, pair: Pair) -> tuple[tuple[str, ...], str, tuple[int, int]]:
-    """What a kernel depends on beside the pair: signs of numbers, precision, the device."""
-    positive = tuple(n for n, v in inputs.numbers.items() if v > 0)
-    high = torch.get_float32_matmul_precision() != "highest"
-    precision = ("tf32" if high else "ieee") if pair.dtype == "float32" else ""
-    if inputs.q.is_cuda:
-        return positive, precision, torch.cuda.get_device_capability(inputs.q.device)
-    return positive, precision, pair_plans.HOPPER
+def reads_tables(pair: Pair) -> bool:
+    return pair.mask is not None and any(t.name in names(pair.mask) for t in pair.tables)
 
 
 @lru_cache(maxsize=1024)
 def forward_kernel(
-    pair: Pair,
-    blocks: Blocks,
-    positive: tuple[str, ...],
-    precision: str,
-    capability: tuple[int, int],
-    tile: Tile | None = None,
+    pair: Pair, plan: PairPlan, blocks: Blocks, positive: tuple[str, ...], precise: str
 ) -> Loaded:
-    plan = pair_plans.plan(pair, "forward", capability, tile)
     title = f"{pair.name}_forward"
-    kernel = ForwardPrinter(pair, plan, blocks, title, (), positive, precision).print()
-    return loaded(kernel, plan)
+    return loaded(ForwardPrinter(pair, plan, blocks, title, (), positive, precise).print(), plan)
 
 
 @lru_cache(maxsize=1024)
-def backward_kernel(
-    b: PairBackward,
-    direction: str,
-    blocks: Blocks,
-    precision: str,
-    capability: tuple[int, int],
-    tile: Tile | None = None,
-) -> Loaded:
-    plan = pair_plans.plan(b.forward, direction, capability, tile)
-    title = f"{b.forward.name}_{direction}"
-    return loaded(BackwardPrinter(b, plan, blocks, title, (), precision).print(), plan)
+def backward_kernel(b: PairBackward, plan: PairPlan, blocks: Blocks, precise: str) -> Loaded:
+    title = f"{b.forward.name}_{plan.direction}"
+    return loaded(BackwardPrinter(b, plan, blocks, title, (), precise).print(), plan)
 
 
 def loaded(kernel: PrintedKernel, plan: PairPlan) -> Loaded:
     return Loaded(kernel, plan, getattr(launch.load(kernel), kernel.name))
+
+
+# ---- block lists ---------------------------------------------------------------------------------
+
+
+def listed(pair: Pair, inputs: PairInputs, plan: PairPlan) -> dict[str, Tensor]:
+    """The blocks that a kernel visits, partial ones first, as its pointers."""
+    found = block_lists(pair, inputs, plan.QUERIES, plan.KEYS)
+    if plan.direction == "keys":
+        tensors = (found.q_partial_count, found.q_partial_ids, found.q_full_count, found.q_full_ids)
+    else:
+        tensors = (found.partial_count, found.partial_ids, found.full_count, found.full_ids)
+    names_ = ("partial_counts_ptr", "partial_ids_ptr", "full_counts_ptr", "full_ids_ptr")
+    return dict(zip(names_, tensors, strict=True))
+
+
+def block_lists(pair: Pair, inputs: PairInputs, queries: int, keys: int) -> BlockLists:
+    """Of the mask, on the device; made anew at every call, as its tensors may have changed."""
+    assert pair.mask is not None
+    read = set(names(pair.mask))
+    tables = {n: t for n, t in inputs.tables.items() if n in read}
+    bound = Bound(pair.mask, tables, inputs.q.device, inputs.sizes())
+    batch, heads, length = inputs.rows
+    found = classify(bound, batch, heads, length, inputs.k.shape[2], queries, keys)
+    shape = (batch if "b" in read else 1, heads if "h" in read else 1, *found.shape[2:])
+    return lists(found.expand(shape))
 
 
 # ---- arguments -----------------------------------------------------------------------------------
@@ -163,11 +236,15 @@ def operands(inputs: PairInputs) -> dict[str, Tensor]:
     return readable(found if inputs.v is None else found | {"v": inputs.v})
 
 
-def readable(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def readable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """NOTE: Triton's interpreter has no descriptors of bfloat16 (3.6 to 3.7)."""
     if not launch.interpreting():
-        return tensors
+        return dict(tensors)
     return {n: t.float() if t.dtype == torch.bfloat16 else t for n, t in tensors.items()}
+
+
+def by_identifier(tensors: Values) -> dict[str, Tensor]:
+    return {n.replace(".", "_"): t for n, t in tensors.items()}
 
 
 def pointers(tensors: Values) -> dict[str, Tensor]:
@@ -200,7 +277,7 @@ def run(ready: Loaded, inputs: PairInputs, tensors: Values, programs: int) -> No
         started(ready, programs, given, options)
 
 
-def started(ready: Loaded, programs: int, given: list[Any], options: Mapping[str, int]) -> None:
+def started(ready: Loaded, programs: int, given: Sequence[Any], options: Mapping[str, int]) -> None:
     try:
         ready.function[(programs,)](*given, **options)
     except Exception as error:
@@ -231,33 +308,5 @@ def argument(
     raise AssertionError(f"{ready.kernel.name} asks for {name}")
 
 
-def descriptor(t: Tensor, rows: int, width: int) -> Any:
-    """A tensor descriptor of blocks (1, 1, rows, width); what lies outside reads as 0."""
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    t = aligned(t)
-    step = 16 // t.element_size()
-    strides = [s if n > 1 else step for s, n in zip(t.stride(), t.shape, strict=True)]
-    return TensorDescriptor(t, list(t.shape), [*strides[:3], 1], [1, 1, rows, width])
-
-
-def aligned(t: Tensor) -> Tensor:
-    """The tensor itself if the hardware can copy its tiles, else a copy with padded rows.
-
-    That needs a last stride of 1, all others a positive multiple of 16 bytes, a base of 16 bytes.
-    """
-    step = 16 // t.element_size()
-    moving = [s for s, n in zip(t.stride()[:3], t.shape[:3], strict=True) if n > 1]
-    plain = t.stride(3) == 1 or t.shape[3] == 1
-    if plain and all(s > 0 and s % step == 0 for s in moving) and t.data_ptr() % 16 == 0:
-        return t
-    room = torch.empty(
-        (*t.shape[:3], -(-t.shape[3] // step) * step), dtype=t.dtype, device=t.device
-    )
-    copy = room[..., : t.shape[3]]
-    copy.copy_(t)
-    return copy
-
-
-def _blocks(length: int, tile: int) -> int:
+def tiles_of(length: int, tile: int) -> int:
     return -(-length // tile)

@@ -175,7 +175,10 @@ def test_an_additive_mask_and_captured_tensors_get_gradients() -> None:
     """Report S43 too: a learned 0-d scalar, biases by head and distance."""
     tensors = inputs(2, 4, 4, 6, 7, dtype=torch.float32)
     slope = torch.randn((), requires_grad=True)
-    bias, extra = torch.randn(4, 13, requires_grad=True), torch.randn(2, 1, 6, 7, requires_grad=True)
+    bias, extra = (
+        torch.randn(4, 13, requires_grad=True),
+        torch.randn(2, 1, 6, 7, requires_grad=True),
+    )
     i, j = torch.arange(6)[:, None], torch.arange(7)
     score = lambda s, b, h, i, j: s * slope + bias[h, i - j + 6]
     got = fr.attention(*tensors, score_mod=score, mask=extra)
