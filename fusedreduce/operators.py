@@ -119,9 +119,7 @@ class Entry:
         self.found = found_in(ready.structure, ready.dtypes, self.wanted, derived=False)
         if plan is not None:
             derived = plan.backward is not None
-            self.found = replace(
-                self.found, wanted=plan.wanted, derived=derived, kept=plan.places
-            )
+            self.found = replace(self.found, wanted=plan.wanted, derived=derived, kept=plan.places)
         made = ready.run(values) if plan is None else plan.forward(values)
         return [_own(t, tensors) for t in made]
 
