@@ -67,7 +67,7 @@ def require_tiles(pair: Pair, impl: str | None) -> None:
         raise NotFusible(
             message(
                 f"{pair.record.name} by a printed pair kernel",
-                expected="a declaration that takes keys in any order: no First, a merge that commutes",
+                expected="one that takes keys in any order: no First, a merge that commutes",
                 do='leave impl out, or choose impl="tiles"',
             )
         )
@@ -208,17 +208,19 @@ def over_batch(
         flat = {n: t.flatten(0, depth - 1)[0] if n in tables else t.flatten(0, depth)
                 for n, t in tensors.items()}  # fmt: skip
         found = function({**values, **flat})
-        return {n: t.unflatten(0, (*front, -1)) for n, t in found.items()}
+        batches = prod(front)
+        return {n: t.reshape(*front, len(t) // batches, *t.shape[1:]) for n, t in found.items()}
     split = {n: t.flatten(0, depth - 1) for n, t in tensors.items()}
     each = [function({**values, **{n: t[k] for n, t in split.items()}}) for k in range(prod(front))]
-    return {n: torch.stack([e[n] for e in each]).unflatten(0, front) for n in each[0]}
+    return {n: torch.stack([e[n] for e in each]).reshape(*front, *t.shape)
+            for n, t in each[0].items()}  # fmt: skip
 
 
 @dataclass
 class PairRunner(Runner):
     """Runs one `PairTask`; remembers what it prepared, by dtypes, widths, device."""
 
-    task: PairTask
+    task: PairTask  # type: ignore[assignment]  # it is not traced as rows are
     operator: str = "pairs"
 
     def key(self, values: Values) -> tuple[Any, ...]:

@@ -52,8 +52,8 @@ class PairTask:
     """A declared reduction over the keys of each query: what `pairwise` asks for.
 
     outputs   of the declaration
-    state     "whole": the slots of the state are the results, as `state.<slot>`; "joint": those that
-              the outputs need, and what becomes of them does not depend on the references
+    state     "whole": the slots of the state are the results, as `state.<slot>`; "joint": those
+              that the outputs need; what becomes of them does not depend on the references
     scaled    the raw score is multiplied by the number `scale` first
     score     the text of a `Score`, "" for none; mask, the text of a `Mask`, likewise
     operands  the declaration's operands but the score, in the order of the arguments o0, o1, ...

@@ -139,9 +139,9 @@ def with_sinks(call: PairCall, sinks: Any) -> dict[str, Tensor]:
 # ---- arguments ---------------------------------------------------------------------------------
 
 
-def declared(R: Any, aux: tuple[Any, ...]) -> type[Reduction]:
+def declared(given: Any, aux: tuple[Any, ...]) -> type[Reduction]:
     """The declaration that has these outputs; SoftmaxSum is extended by statistics."""
-    R = require_reduction(R, "attention: `reduction`")
+    R = require_reduction(given, "attention: `reduction`")
     if R is SoftmaxSum and not set(aux) <= set(R.record.outputs):
         R = SoftmaxSumEntropy
     known = R.record.outputs

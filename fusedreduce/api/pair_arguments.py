@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce.errors import DtypeError, OperandError, OptionError, ShapeError, message
-from fusedreduce.ir.expr import const, substitute
+from fusedreduce.ir.expr import substitute
 from fusedreduce.masks import Mask, Score, from_anything
 from fusedreduce.masks import score as score_of
 from fusedreduce.masks.sources import joined
@@ -82,8 +82,9 @@ def _shapes(what: str, given: Mapping[str, Tensor]) -> None:
 
     require(q.shape[3] == k.shape[3], "q and k have different widths", "q (..., D), k (..., D)")
     others = [t for t in given.values() if t is not q]
-    require(all(t.shape[0] == q.shape[0] for t in others), "the batches differ in size",
-            "the same first dimension", "expand the smaller one: k.expand(B, -1, -1, -1)")  # fmt: skip
+    alike = all(t.shape[0] == q.shape[0] for t in others)
+    require(alike, "the batches differ in size", "the same first dimension",
+            "expand the smaller one: k.expand(B, -1, -1, -1)")  # fmt: skip
     heads, shared = q.shape[1], k.shape[1]
     fits = heads == shared or (shared > 0 and heads % shared == 0)
     require(fits, "the heads of q are no multiple of those of k", "H = n * Hk")
@@ -101,7 +102,7 @@ def _shapes(what: str, given: Mapping[str, Tensor]) -> None:
 
 
 def portable(value: Any) -> Any:
-    """A mask or score as text and tensors, which a compiled graph can hold; other things as given."""
+    """A mask or score as text and tensors, which a compiled graph can hold; tensors as given."""
     if isinstance(value, Mask):
         return "mask", value.text, value.tensors
     if isinstance(value, Score):
@@ -171,9 +172,10 @@ def check_deterministic(what: str, value: Any) -> None:
 
 
 def as_argument(position: int | torch.SymInt) -> float | Tensor:
-    """An offset as an operator takes it: a number; one that changes in a compiled graph, a tensor."""
+    """A number; a tensor for an offset that may change in a compiled graph."""
     if isinstance(position, torch.SymInt):
-        return torch.full((), position, dtype=torch.int64, device="cpu")
+        number: Any = position
+        return torch.full((), number, dtype=torch.int64, device="cpu")
     return float(position)
 
 
@@ -181,7 +183,7 @@ def as_argument(position: int | torch.SymInt) -> float | Tensor:
 
 
 def placed(given: Mapping[str, Any], q: Tensor, k: Tensor) -> tuple[list[Any], tuple[str, ...]]:
-    """Operands but the score: numbers and 4-dimensional tensors, and the indices each varies with."""
+    """Numbers and 4-dimensional tensors, and the indices that each varies with."""
     values = [_four(n, t, q, k) if isinstance(t, Tensor) else t for n, t in given.items()]
     return values, tuple(map(_varying, values))
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedreduce import operators, pipeline
+from fusedreduce import operators
 from fusedreduce.api.operands import operands_of, outputs_of
 from fusedreduce.api.pair_arguments import (
     as_argument,
@@ -95,9 +95,9 @@ def pairwise(
     >>> import torch, fusedreduce as fr
     >>> q, k = torch.zeros(1, 1, 2, 4), torch.zeros(1, 1, 3, 4)
     >>> fr.pairwise(fr.reductions.LogSumExp, q, k).exp()
-    tensor([[[3.0000, 3.0000]]])
+    tensor([[[3., 3.]]])
     >>> fr.pairwise(fr.reductions.LogSumExp, q, k, mask=lambda b, h, i, j: i >= j).exp()
-    tensor([[[1.0000, 2.0000]]])
+    tensor([[[1., 2.]]])
     """
     given = dict(v=v, score_mod=score_mod, mask=mask, seed=seed, return_state=return_state,
                  q_offset=q_offset, k_offset=k_offset, outputs=outputs,
@@ -184,7 +184,8 @@ class PairCall:
             "" if score is None else score.text, "" if mask is None else mask.text, names, varying,
         )  # fmt: skip
         values: dict[str, Any] = {"q": self.q, "k": self.k}
-        values |= {"v": given[n] for n in self.R.record.payloads if n in given}
+        payload = next((given[n] for n in self.R.record.payloads if n in given), None)
+        values |= {} if payload is None else {"v": payload}
         for letter, found in (
             ("o", others),
             ("s", score.tensors if score else ()),

@@ -1,7 +1,8 @@
 """Sums over the width of a payload: formulas of one element of it become formulas of a score.
 
 Given    a part that is linear in the adjoint d_out of one element of the width
-Claim    its sum over the width is linear in dp = <d_out, v>, delta = <d_out, out>, total = <d_out, 1>
+Claim    its sum over the width is linear in dp = <d_out, v>, delta = <d_out, out> and
+         total = <d_out, 1>
 Use      d score and the gradients of tables, as slope * (scale * dp + shift) where that factors.
 """
 

@@ -199,10 +199,10 @@ class Frame:
 
     # -- loops
 
-    def inside(self, exprs: Sequence[Expr]) -> None:
-        """`inside`: the pairs of a partial block that count."""
+    def inside(self, exprs: Sequence[Expr], whole: bool = False) -> None:
+        """`inside`: the pairs of a partial block that count; of full shape if `whole`."""
         tests = [call("lt", var("j"), var("Sk"))]
-        if self.plan.direction == "keys":
+        if self.plan.direction == "keys" or whole:
             tests.append(call("lt", var("i"), var("Sq")))
         tests += exprs
         parts = []

@@ -1,4 +1,4 @@
-"""The first lines of a printed pair kernel: what, from which declaration, what was proved, the plan."""
+"""The first lines of a printed pair kernel: what, from what, what was proved, the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state of a pair: the corrected form's steps on a tile of scores, payload fields as matmuls."""
+"""The state of a pair: steps of the corrected form on a tile of scores, payloads as matmuls."""
 
 from __future__ import annotations
 
@@ -126,8 +126,7 @@ class PairGeneral(GeneralPrinter):
             self.lifted(f, e) for f, e in zip(self.record.fields, self.record.lift, strict=True)
         ]
         present = self.claim("present")
-        whole = "inside.to(tl.int32) + tl.zeros((QUERIES, KEYS), tl.int32)"
-        self.body.writer.line(f"{present} = {whole}", self.body.shape("element"))
+        self.body.writer.line(f"{present} = inside.to(tl.int32)", self.body.shape("element"))
         fields = [f.name for f in self.record.fields]
         tile_names = [self.claim("seen_tile"), *(self.claim(f"{n}_tile") for n in fields)]
         inputs = tuple_of([present, *lifted])

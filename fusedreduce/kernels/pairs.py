@@ -73,7 +73,7 @@ class ForwardPrinter:
         self.finite = self.record.guards is not None and pair.bounded
         self.vectors = [f for f in stage.record.fields if f.name in pair.weights]
         if isinstance(self.state, PairState):
-            kinds = {n: "float" for n in (*record.operands, *BY_INDEX, "j")} | fields
+            kinds = dict.fromkeys((*record.operands, *BY_INDEX, "j"), "float") | fields
             self.state.vectors = frozenset(f.name for f in self.vectors)
             self.state.weights = {
                 n: lower(e, kinds | dict.fromkeys(INDICES, "int"), pair.state, NO_INDEX)
@@ -174,7 +174,8 @@ class ForwardPrinter:
         self.frame.load_reads(exprs, ("column", "element"), masked)
         general = isinstance(state, PairGeneral)
         if masked or general:
-            self.frame.inside([self.mask] if masked and self.mask is not None else [])
+            tests = [self.mask] if masked and self.mask is not None else []
+            self.frame.inside(tests, whole=general)
         zeroed = masked and self.blocks.lists
         if zeroed:
             w.line("seen_key = tl.max(inside.to(tl.int32), 0) > 0", "(KEYS,)")

@@ -1,4 +1,10 @@
-"""Who sees whom: masks and scores of pairs, declared on indices, composed with &, | and ~."""
+"""Who sees whom: masks and scores of pairs, declared on indices, composed with &, | and ~.
+
+>>> import torch, fusedreduce as fr
+>>> seen = fr.masks.causal & fr.masks.window(1, 0)
+>>> fr.pairwise(fr.reductions.LogSumExp, *torch.zeros(2, 1, 1, 4, 8), mask=seen).exp()
+tensor([[[1., 2., 2., 2.]]])
+"""
 
 from fusedreduce.masks.anything import from_anything
 from fusedreduce.masks.library import (

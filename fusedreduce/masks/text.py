@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Sequence
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any
 
 from fusedreduce.ir.expr import Expr, make, walk
@@ -75,8 +75,10 @@ def _read(text: str) -> tuple[Expr, tuple[Any, ...]]:
 
 def _function(place: str) -> Callable[..., Any]:
     module, _, path = place.partition(":")
-    found: Callable[..., Any] = reduce(getattr, path.split("."), sys.modules[module])  # type: ignore[arg-type]
-    return found
+    found: Any = sys.modules[module]
+    for name in path.split("."):
+        found = getattr(found, name)
+    return found  # type: ignore[no-any-return]
 
 
 def _nodes(root: Expr) -> tuple[Any, ...]:

@@ -75,7 +75,7 @@ def _common(given: Mapping[str, Tensor], enable_gqa: bool) -> tuple[tuple[int, .
     end = -3 if enable_gqa else -2
     shapes = {n: tuple(t.shape[:end]) for n, t in given.items()}
     try:
-        found = tuple(torch.broadcast_shapes(*shapes.values()))  # type: ignore[no-untyped-call]
+        found = tuple(torch.broadcast_shapes(*shapes.values()))
     except RuntimeError:
         raise ShapeError(
             message(

@@ -1,4 +1,4 @@
-"""The schedule of a pair kernel: tiles of queries and keys, warps, stages; what must be resident."""
+"""The schedule of a pair kernel: tiles of queries and keys, warps, stages; what is resident."""
 
 from __future__ import annotations
 

@@ -43,6 +43,6 @@ __all__ = [
     "CosineSimilarity", "Covariance", "CrossEntropy", "EuclideanNorm", "GeometricMean",
     "HarmonicMean", "HigherMoments", "Largest", "LogSumExp", "LossStatistics", "MaxAndSum",
     "MaxSubarray", "Mean", "Moments", "PNorm", "Product", "ProductAndZeros", "SignedLogSumExp",
-    "Smallest", "SoftMin", "SoftmaxEntropy", "SoftmaxSum", "SoftmaxSumEntropy", "Summary", "TopTwo", "Total",
-    "WeightedLogSumExp", "WeightedMoments", "Welford",
+    "Smallest", "SoftMin", "SoftmaxEntropy", "SoftmaxSum", "SoftmaxSumEntropy", "Summary",
+    "TopTwo", "Total", "WeightedLogSumExp", "WeightedMoments", "Welford",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Tensor descriptors: how the hardware copies tiles of q, k, v and d_out; what it cannot, copied."""
+"""Tensor descriptors: how the hardware copies tiles; a copy of what it cannot."""
 
 from __future__ import annotations
 

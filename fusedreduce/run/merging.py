@@ -64,15 +64,19 @@ def lift(record: Record, values: Mapping[str, Tensor]) -> State:
     """The state of one element, from operands and payloads of one shape; of the corrected form."""
     language = Language(*_where(values))
     kinds = dict.fromkeys(values, "float")
-    absent = [call("eq", r.term, r.identity) for r in record.references
-              if r.has_infinite_identity and r.term is not None and r.identity is not None]  # fmt: skip
+    absent = [
+        call("eq", r.term, r.identity)
+        for r in record.references
+        if r.has_infinite_identity and r.term is not None and r.identity is not None
+    ]
     fields: dict[str, Expr] = {}
     for f in record.fields:
         assert f.term is not None
         read = {n: substitute(edges.readable_expr(record, n), fields) for n in f.reads}
         term = substitute(f.term, fields if f.is_bound else read)
-        for missing in absent if f.reads and f.identity is not None else ():
-            term = where(missing, f.identity, term)
+        if f.reads and f.identity is not None:
+            for missing in absent:
+                term = where(missing, f.identity, term)
         fields[f.name] = term
     wanted = [fields[s.name] for s in record.slots]
     made = language.function(wanted, kinds, [s.type for s in record.slots])(values)

@@ -53,7 +53,7 @@ def kind_of(kind: str, Sq: int, Sk: int):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("Sq, Sk", LENGTHS)
+@pytest.mark.parametrize(("Sq", "Sk"), LENGTHS)
 def test_protocol(Sq, Sk, kind) -> None:
     arguments, seen, score = kind_of(kind, Sq, Sk)
     for dtype, Hk, D, DV in ((torch.bfloat16, 4, 59, 59), (torch.float16, 2, 40, 24),
@@ -62,7 +62,8 @@ def test_protocol(Sq, Sk, kind) -> None:
         got, more = fr.attention(*tensors, enable_gqa=True, aux=("lse",), **arguments)
         function = lambda *a: plain(*a, seen, score)["out"]
         check(got, function, tensors, (kind, dtype), saturated=Sk == 1)
-        assert got.dtype == dtype and more["lse"].dtype == torch.float32
+        assert got.dtype == dtype
+        assert more["lse"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
@@ -125,7 +126,7 @@ def test_a_sink_of_minus_infinity_is_no_key() -> None:
     assert (empty == 0).all()
 
 
-@pytest.mark.parametrize("heads, shared", [(12, 2), (16, 1), (9, 3)])
+@pytest.mark.parametrize(("heads", "shared"), [(12, 2), (16, 1), (9, 3)])
 def test_grouped_heads(heads, shared) -> None:
     """Reports S17 and S18: any group."""
     tensors = inputs(1, heads, shared, 1, 33, 16, dtype=torch.float32)

@@ -24,7 +24,8 @@ def test_rows_that_see_nothing() -> None:
     seen = torch.ones(8, 8, dtype=torch.bool)
     seen[5:] = False
     out, more = fr.attention(q, k, v, mask=seen, aux=("lse", "entropy"))
-    assert (out[0, 0, 5:] == 0).all() and (more["lse"][0, 0, 5:] == -INF).all()
+    assert (out[0, 0, 5:] == 0).all()
+    assert (more["lse"][0, 0, 5:] == -INF).all()
     assert (more["entropy"][0, 0, 5:] == 0).all()
     check(out, lambda *a: plain(*a, seen)["out"], (q, k, v))
     out = fr.attention(q, k, v, mask=seen)
@@ -49,7 +50,7 @@ def test_what_nobody_sees_may_hold_anything(poison) -> None:
     near(got[0], want[0])
     near(got[1][:, :, keep], want[1][:, :, keep])
     near(got[2][:, :, keep], want[2][:, :, keep])
-    assert (got[1][:, :, 1] == 0).all() and (got[2][:, :, 1] == 0).all()
+    assert all((t[:, :, 1] == 0).all() for t in got[1:])
 
 
 @pytest.mark.parametrize("lowest", [LOWEST, -INF])
@@ -108,12 +109,14 @@ def test_packed_sequences_with_a_tail() -> None:
     near(grads(out, (q, k, v), up), grads(right, (q, k, v), up))
 
 
-@pytest.mark.parametrize("B, Sq, Sk", [(0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 0, 0)])
+@pytest.mark.parametrize(("B", "Sq", "Sk"), [(0, 3, 4), (2, 0, 4), (2, 3, 0), (0, 0, 0)])
 def test_empty_workloads(B, Sq, Sk) -> None:
     """S12, S14: empty or 0, with gradients of the right shapes."""
     tensors = inputs(B, 2, 1, Sq, Sk, 8, dtype=torch.bfloat16)
     out, more = fr.attention(*tensors, enable_gqa=True, aux=("lse",))
-    assert out.shape == (B, 2, Sq, 8) and (out == 0).all() and (more["lse"] == -INF).all()
+    assert out.shape == (B, 2, Sq, 8)
+    assert (out == 0).all()
+    assert (more["lse"] == -INF).all()
     found = grads(out, tensors)
     assert [g.shape for g in found] == [t.shape for t in tensors]
     assert all((g == 0).all() for g in found)
@@ -123,12 +126,13 @@ def test_more_queries_than_keys() -> None:
     """S15, S16: bottom-right alignment leaves the first queries without a key."""
     tensors = inputs(1, 2, 2, 12, 5)
     out, more = fr.attention(*tensors, mask=fr.masks.causal_bottom_right, aux=("lse",))
-    assert (out[:, :, :7] == 0).all() and (more["lse"][:, :, :7] == -INF).all()
+    assert (out[:, :, :7] == 0).all()
+    assert (more["lse"][:, :, :7] == -INF).all()
     seen = torch.arange(12)[:, None] - 7 >= torch.arange(5)
     check(out, lambda *a: plain(*a, seen)["out"], tensors)
 
 
-@pytest.mark.parametrize("B, Sq", [(8300, 1), (65536, 1)])
+@pytest.mark.parametrize(("B", "Sq"), [(8300, 1), (65536, 1)])
 def test_many_small_batches(B, Sq) -> None:
     """S19, S21, S22, S23."""
     q, k, v = inputs(B, 1, 1, Sq, Sq, 4, dtype=torch.float16)
@@ -158,7 +162,9 @@ def test_one_tensor_three_times() -> None:
     near(fr.attention(q, q, q), F.scaled_dot_product_attention(q, q, q))
 
 
-@pytest.mark.parametrize("D, DV", [(31, 31), (72, 72), (88, 88), (192, 128), (1, 3), (512, 512)])
+@pytest.mark.parametrize(
+    ("D", "DV"), [(31, 31), (72, 72), (88, 88), (192, 128), (1, 3), (512, 512)]
+)
 def test_any_width(D, DV) -> None:
     """S28, S29, S30, S31."""
     tensors = inputs(1, 2, 2, 4, 7, D, DV, torch.float32)
