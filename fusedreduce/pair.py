@@ -120,7 +120,7 @@ class Pair:
     def bounded(self) -> bool:
         """Is every operand a moderate number for moderate scores: is nothing read or cut off?"""
         return all(
-            n.op in _BOUNDED and (n.op != "const" or abs(float(n.value or 0)) < _LARGE)  # type: ignore[arg-type]
+            n.op in _BOUNDED and (n.op != "const" or abs(float(n.value or 0)) < _LARGE)
             for n in walk(*(e for _, e in self.operands))
         )
 

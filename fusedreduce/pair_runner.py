@@ -12,7 +12,8 @@ from torch import Tensor
 
 from fusedreduce.errors import NotFusible, OptionError, message
 from fusedreduce.gradient import NoBackward
-from fusedreduce.gradient.pairs import PairBackward, adjoint, backward
+from fusedreduce.gradient.pair_state import adjoint
+from fusedreduce.gradient.pairs import PairBackward, backward
 from fusedreduce.ir.expr import names as variables
 from fusedreduce.operators import Found, found_in
 from fusedreduce.pair import Pair

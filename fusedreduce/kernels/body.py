@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from fusedreduce.ir.expr import Expr, names, var, walk
 from fusedreduce.ir.show import helpers, shared, spell
 from fusedreduce.kernels.names import TAKEN, Namer, describe, identifier
 from fusedreduce.kernels.spelling import wide_constants
 from fusedreduce.kernels.writer import Writer
-from fusedreduce.plan.rows import RowPlan
 from fusedreduce.program import Program, widest
 
 
@@ -69,12 +69,28 @@ class Functions:
         return name
 
 
+class Schedule(Protocol):
+    """What printing an expression asks of a plan."""
+
+    @property
+    def strategy(self) -> str: ...
+
+    @property
+    def tiled(self) -> bool: ...
+
+    @property
+    def even(self) -> bool: ...
+
+    @property
+    def parts(self) -> int: ...
+
+
 @dataclass
 class Body:
     """Prints expressions as statements; `known` maps an expression to its name and place."""
 
     program: Program
-    plan: RowPlan
+    plan: Schedule
     namer: Namer = field(default_factory=Namer)
     writer: Writer = field(default_factory=Writer)
     known: dict[Expr, str] = field(default_factory=dict)

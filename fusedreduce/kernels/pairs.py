@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from fusedreduce.declare.record import Record
 from fusedreduce.ir.expr import Expr, is_const, names, substitute, var
 from fusedreduce.kernels.base_two import LOG2_E, in_base_two, scaled, tested
 from fusedreduce.kernels.lower import lower, lowered
@@ -81,7 +82,7 @@ class ForwardPrinter:
             }
             self.state.positive = self.positive_scale()
 
-    def lowered_stage(self, record: object) -> Stage:
+    def lowered_stage(self, record: Record) -> Stage:
         """The record lowered, over this kernel's operands and indices."""
         pair = self.pair
         inputs = [Input(n, (("i",), ("j",)), pair.state) for n, _ in pair.operands]
@@ -89,11 +90,11 @@ class ForwardPrinter:
         inputs += [Input(n, (("i",), ("j",)), pair.state) for n in pair.record.payloads]
         axes = (Axis("i", 2, reduced=False), Axis("j", 2, reduced=True))
         operands = tuple((i.name, var(i.name)) for i in inputs)
-        stage = Stage("pair", record, operands, 0)  # type: ignore[arg-type]
+        stage = Stage("pair", record, operands, 0)
         program = Program(self.title, axes, tuple(inputs), (stage,), (), pair.state)
         record = lowered(program, NO_INDEX).stages[0].record
         real = (*self.operands.items(), *((n, var(n)) for n in BY_INDEX))
-        return Stage("pair", record, tuple(real), 0)  # type: ignore[arg-type]
+        return Stage("pair", record, tuple(real), 0)
 
     def positive_scale(self) -> Expr | None:
         """The scalar that multiplies the raw score in x, where it is known to be positive."""

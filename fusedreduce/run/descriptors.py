@@ -7,17 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedreduce.run import launch
+
 LINE = 16  # bytes: what base and strides must be multiples of
 
 
 def descriptor(t: Tensor, rows: int, width: int) -> Any:
     """A descriptor of blocks (1, 1, rows, width) of a 4-D tensor; what lies outside reads as 0."""
-    from fusedreduce.run.launch import tensor_descriptor
-
     t = aligned(t)
     step = LINE // t.element_size()
     strides = [s if n > 1 else step for s, n in zip(t.stride()[:3], t.shape[:3], strict=True)]
-    return tensor_descriptor(t, list(t.shape), [*strides, 1], [1, 1, rows, width])
+    return launch.tensor_descriptor(t, list(t.shape), [*strides, 1], [1, 1, rows, width])
 
 
 def aligned(t: Tensor) -> Tensor:
