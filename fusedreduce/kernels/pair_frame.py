@@ -173,17 +173,52 @@ class Frame:
 
     # -- operands
 
-    def load(self, name: str, width: int, at: str, size: str, head: str) -> list[str]:
-        """The rows of q, k, v or d_out from `at` on: one tile a part of the width."""
+    def load(
+        self, name: str, width: int, at: str, size: str, head: str, whole: bool = False
+    ) -> list[str]:
+        """The rows of q, k, v or d_out from `at` on: one tile a part of the width.
+
+        whole   every row exists (a descriptor does not need to know)
+        """
         parts, found, first = chunks(width), [], 0
         for k, part in enumerate(parts):
             suffix = f"_{k}" if len(parts) > 1 else ""
-            self.pointers[f"{name}_desc{suffix}"] = None
-            text = f"{name}_desc{suffix}.load([b, {head}, {at}, {first}]).reshape({size}, {part})"
+            if self.plan.descriptors:
+                self.pointers[f"{name}_desc{suffix}"] = None
+                place = f"[b, {head}, {at}, {first}]"
+                text = f"{name}_desc{suffix}.load({place}).reshape({size}, {part})"
+            else:
+                text = self.by_pointer(name, first, part, width, size, whole)
             self.body.writer.line(f"{name}{suffix} = {text}", f"({size}, {part})")
             found.append(f"{name}{suffix}")
             first += part
         return found
+
+    def by_pointer(
+        self, name: str, first: int, part: int, width: int, size: str, whole: bool
+    ) -> str:
+        """The same by addresses, where there are no descriptors: `base` was printed before."""
+        index, length = ("i", "Sq") if size == "QUERIES" else ("j", "Sk")
+        self.integers[f"{name}_stride_2"] = None
+        columns = f"tl.arange(0, {part})[None, :]"
+        columns = f"{first} + {columns}" if first else columns
+        rows = f"{index}.to(tl.int64)[:, None] * {name}_stride_2"
+        tests = [] if whole else [f"({index} < {length})[:, None]"]
+        if first + part > width:
+            tests.append(f"({columns} < {width})")
+        mask = f", mask={' & '.join(tests)}, other=0.0" if tests else ""
+        return f"tl.load({name}_base + {rows} + {columns}{mask})"
+
+    def bases(self, head: str, *operands: str) -> None:
+        """Where the rows of this batch and head begin."""
+        if self.plan.descriptors:
+            return
+        for name in operands:
+            self.pointers[f"{name}_ptr"] = None
+            for k in (0, 1):
+                self.integers[f"{name}_stride_{k}"] = None
+            at = f"b.to(tl.int64) * {name}_stride_0 + {head}.to(tl.int64) * {name}_stride_1"
+            self.body.writer.line(f"{name}_base = {name}_ptr + {at}")
 
     def dot(self, a: Sequence[str], b: Sequence[str], into: str = "") -> str:
         """a b^T over the parts of a width, as nested products that accumulate."""

@@ -149,6 +149,8 @@ class ForwardPrinter:
         exprs += [e for r in self.pair.reads for e in r.indices]
         positions = any(f.kind in ("ArgMax", "ArgMin") for f in self.record.fields)
         self.reads_j = positions or "j" in names(*exprs) or self.record.form == "general"
+        self.frame.bases("h", "q")
+        self.frame.bases("hk", "k", *["v"] * bool(self.vectors))
         self.q = self.frame.load("q", self.pair.D, "i0", "QUERIES", "h")
 
     def start_vectors(self) -> None:
@@ -165,9 +167,9 @@ class ForwardPrinter:
     def step(self, start: str, masked: bool) -> None:
         """One block of keys."""
         w, state = self.w, self.state
-        if masked or self.reads_j:
+        if masked or self.reads_j or not self.plan.descriptors:
             w.line(f"j = {start} + key", "(KEYS,)")
-        k = self.frame.load("k", self.pair.D, start, "KEYS", "hk")
+        k = self.frame.load("k", self.pair.D, start, "KEYS", "hk", not masked)
         exprs = [
             *self.operands.values(),
             *([self.mask] if masked and self.mask is not None else []),
@@ -194,7 +196,7 @@ class ForwardPrinter:
                     self.body.known[self.operands[self.x]] = "x"
         state.begin_step()
         new = state.update()
-        self.step_vectors(start, zeroed)
+        self.step_vectors(start, masked, zeroed)
         state.settle(new)
 
     def drop(self, name: str, tiles: Sequence[str]) -> None:
@@ -202,12 +204,12 @@ class ForwardPrinter:
         for t in tiles:
             self.w.line(f"{t} = tl.where(seen_key[:, None], {t}, 0.0)")
 
-    def step_vectors(self, start: str, zeroed: bool) -> None:
+    def step_vectors(self, start: str, masked: bool, zeroed: bool) -> None:
         if not self.vectors:
             return
         assert isinstance(self.state, PairState)
         weights = [self.state.weight(f) for f in self.vectors]
-        v = self.frame.load("v", self.pair.DV, start, "KEYS", "hk")
+        v = self.frame.load("v", self.pair.DV, start, "KEYS", "hk", not masked)
         if zeroed:
             self.drop("v", v)
         for f, p in zip(self.vectors, weights, strict=True):

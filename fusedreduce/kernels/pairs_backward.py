@@ -86,14 +86,17 @@ class BackwardPrinter:
         if not self.blocks.grouped:
             self.w.line("h = hk")
             self.w.line("first_row = bh.to(tl.int64) * Sq")
-            self.frame.load_reads(every, ("scalar", "column"), masked=True)
-            self.frame.visit(self.step_keys)
+            self.begin_head(every)
             return
         with self.frame.inner("for g in range(group):"):
             self.w.line("h = hk * group + g")
             self.w.line("first_row = (b * H + h).to(tl.int64) * Sq")
-            self.frame.load_reads(every, ("scalar", "column"), masked=True)
-            self.frame.visit(self.step_keys)
+            self.begin_head(every)
+
+    def begin_head(self, every: Sequence[Expr]) -> None:
+        self.frame.bases("h", "q", *[self.d_name] * (self.weight is not None))
+        self.frame.load_reads(every, ("scalar", "column"), masked=True)
+        self.frame.visit(self.step_keys)
 
     def begin(self) -> None:
         w = self.w
@@ -117,6 +120,7 @@ class BackwardPrinter:
         if self.keys:
             w.line("j = j0 + tl.arange(0, KEYS)", "(KEYS,)")
             w.line("query = tl.arange(0, QUERIES)", "(QUERIES,)")
+            self.frame.bases("hk", "k", *["v"] * (self.weight is not None))
             self.k = self.frame.load("k", self.pair.D, "j0", "KEYS", "hk")
             if self.weight is not None:
                 self.v = self.frame.load("v", self.pair.DV, "j0", "KEYS", "hk")
@@ -128,6 +132,9 @@ class BackwardPrinter:
         w.line("i = i0 + tl.arange(0, QUERIES)", "(QUERIES,)")
         w.line("first_row = bh.to(tl.int64) * Sq")
         w.line("key = tl.arange(0, KEYS)", "(KEYS,)")
+        deep = DP in names(self.score)
+        self.frame.bases("h", "q", *[self.d_name] * deep)
+        self.frame.bases("hk", "k", *["v"] * deep)
         self.q = self.frame.load("q", self.pair.D, "i0", "QUERIES", "h")
         if DP in names(self.score):
             self.d = self.frame.load(self.d_name, self.pair.DV, "i0", "QUERIES", "h")
@@ -192,9 +199,9 @@ class BackwardPrinter:
     def step_keys(self, start: str, masked: bool) -> None:
         w = self.w
         w.line(f"i = {start} + query", "(QUERIES,)")
-        q = self.frame.load("q", self.pair.D, start, "QUERIES", "h")
+        q = self.frame.load("q", self.pair.D, start, "QUERIES", "h", not masked)
         d = (
-            self.frame.load(self.d_name, self.pair.DV, start, "QUERIES", "h")
+            self.frame.load(self.d_name, self.pair.DV, start, "QUERIES", "h", not masked)
             if self.weight is not None
             else []
         )
@@ -214,9 +221,9 @@ class BackwardPrinter:
     def step_queries(self, start: str, masked: bool) -> None:
         w = self.w
         w.line(f"j = {start} + key", "(KEYS,)")
-        k = self.frame.load("k", self.pair.D, start, "KEYS", "hk")
+        k = self.frame.load("k", self.pair.D, start, "KEYS", "hk", not masked)
         v = (
-            self.frame.load("v", self.pair.DV, start, "KEYS", "hk")
+            self.frame.load("v", self.pair.DV, start, "KEYS", "hk", not masked)
             if DP in names(self.score)
             else []
         )

@@ -19,6 +19,7 @@ class PairPlan:
     direction   "forward"; "keys" (key blocks outside: d k, d v); "queries" (query blocks: d q)
     shared      bytes of shared memory that the tiles take, times the stages
     registers   32-bit registers of a thread for score tile, state, accumulators
+    descriptors tiles are copied by tensor descriptors: the device has hardware for it
     """
 
     direction: str
@@ -28,6 +29,7 @@ class PairPlan:
     num_stages: int
     shared: int
     registers: int
+    descriptors: bool = True
 
     def describe(self) -> str:
         outside = "key blocks" if self.direction == "keys" else "query blocks"
@@ -84,7 +86,7 @@ def plan(
         made = PairPlan(
             direction, queries, keys, warps, stages,
             shared_bytes(pair, direction, queries, keys, stages),
-            registers(pair, direction, queries, keys, warps),
+            registers(pair, direction, queries, keys, warps), capability >= HOPPER,
         )  # fmt: skip
         if fits(made, limits):
             return made

@@ -267,6 +267,9 @@ def run(ready: Loaded, inputs: PairInputs, tensors: Values, programs: int) -> No
     """One launch of a kernel on the stream and device of the inputs."""
     integers = inputs.sizes() | inputs.integers()
     integers |= {"H": inputs.rows[1], "group": inputs.group}
+    if not ready.plan.descriptors:
+        tensors, more = by_address(tensors)
+        integers |= more
     given = [argument(ready, n, tensors, inputs.numbers, integers) for n in ready.kernel.arguments]
     options = dict(ready.kernel.constants)
     options |= {"num_warps": ready.plan.num_warps, "num_stages": ready.plan.num_stages}
@@ -275,6 +278,19 @@ def run(ready: Loaded, inputs: PairInputs, tensors: Values, programs: int) -> No
             started(ready, programs, given, options)
     else:
         started(ready, programs, given, options)
+
+
+def by_address(tensors: Values) -> tuple[dict[str, Tensor], dict[str, int]]:
+    """Operands as pointers, and the strides of their first three dimensions."""
+    found = dict(tensors)
+    strides: dict[str, int] = {}
+    for n, t in tensors.items():
+        if n.endswith("_ptr"):
+            continue
+        t = t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
+        found[f"{n}_ptr"] = t
+        strides |= {f"{n}_stride_{k}": t.stride(k) for k in range(3)}
+    return found, strides
 
 
 def started(ready: Loaded, programs: int, given: Sequence[Any], options: Mapping[str, int]) -> None:

@@ -22,7 +22,7 @@ def compile_for(ready: Loaded, pair: Pair, b: PairBackward | None, capability: i
     signature = {n: type_of(n, ready, pair, b) for n in ready.kernel.arguments}
     constants: dict[str, Any] = dict(ready.kernel.constants)
     order = {name: k for k, name in enumerate(ready.function.arg_names)}
-    pointers = [n for n in signature if n.endswith("_ptr")]
+    pointers = [n for n in signature if n.endswith("_ptr") or "_stride_" in n]
     source = ASTSource(
         ready.function,
         signature | dict.fromkeys(constants, "constexpr"),
@@ -49,4 +49,5 @@ def type_of(name: str, ready: Loaded, pair: Pair, b: PairBackward | None) -> str
 
 def dtype_of(name: str, pair: Pair) -> str:
     known = {r.name: r.dtype for r in pair.results} | {t.name: t.dtype for t in pair.tables}
-    return known.get(name, pair.dtype if name in ("dq", "dk", "dv") else pair.state)
+    wide = name in ("q", "k", "v", "dq", "dk", "dv") or name.startswith("d_")
+    return known.get(name, pair.dtype if wide and name != "d_lse" else pair.state)
