@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -38,6 +39,7 @@ def has_shape(value: Any) -> bool:
     return isinstance(value, TracedTensor) and isinstance(value.meta, torch.Tensor)
 
 
+@lru_cache(maxsize=1024)
 def reads_payload(record: Record, output: str) -> bool:
     """Does an output depend on a vector per element?"""
     fields = needed_fields(record, frozenset({output}))

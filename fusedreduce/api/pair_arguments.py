@@ -74,10 +74,10 @@ def _name(dtype: torch.dtype) -> str:
 
 def _shapes(what: str, given: Mapping[str, Tensor]) -> None:
     q, k, v = given["q"], given["k"], given.get("v")
-    came = ", ".join(f"{n} {tuple(t.shape)}" for n, t in given.items())
 
     def require(fine: Any, fact: str, expected: str, do: str = "") -> None:
         if not fine:
+            came = ", ".join(f"{n} {tuple(t.shape)}" for n, t in given.items())
             raise ShapeError(message(f"{what}: {fact}", expected=expected, came=came, do=do))
 
     require(q.shape[3] == k.shape[3], "q and k have different widths", "q (..., D), k (..., D)")
@@ -94,7 +94,7 @@ def _shapes(what: str, given: Mapping[str, Tensor]) -> None:
         require(v.shape[2] == k.shape[2], "k and v have different lengths",
                 "one row of v for each key: v (B, Hk, Sk, DV)")  # fmt: skip
     for n, t in given.items():
-        require(0 < t.shape[3] <= WIDEST, f"the width of {n} is {t.shape[3]}",
+        require(0 < t.shape[3] <= WIDEST, f"{n} is too wide, or not at all",
                 f"a last dimension of 1 to {WIDEST}")  # fmt: skip
 
 
