@@ -100,14 +100,21 @@ def mask_of(pair: Pair, language: Language) -> Formulas | None:
     return None if pair.mask is None else formulas([pair.mask], pair, {}, language, ["bool"])
 
 
+@dataclass(frozen=True)
 class Inside:
-    """Which pairs of a tile count; a mask that is true everywhere is none."""
+    """Which pairs of a tile count.
 
-    def __init__(self, mask: Tensor, region: Region, group: int) -> None:
-        self.mask = mask.expand(region.sizes)
-        self.nothing = not bool(mask.any())
-        self.everything = bool(mask.all())
-        self.small, self.group = mask, group
+    small   the mask, with size 1 along what it does not vary with
+    mask    the same as (b, h, i, j)
+    """
+
+    small: Tensor
+    mask: Tensor
+    group: int
+
+    @property
+    def nothing(self) -> bool:
+        return not bool(self.small.any())
 
     @property
     def seen_keys(self) -> Tensor | None:
@@ -134,8 +141,7 @@ def inside(mask: Formulas | None, walk: Walk, region: Region, values: Values) ->
     if mask is None:
         return None
     (found,) = mask(values, walk.inputs.tables, region, walk.language)
-    made = Inside(found, region, walk.group)
-    return None if made.everything else made
+    return None if bool(found.all()) else Inside(found, found.expand(region.sizes), walk.group)
 
 
 def cleared(t: Tensor, seen: Tensor | None) -> Tensor:
