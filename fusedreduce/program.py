@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 
 from fusedreduce.declare.parts import upstream_name
@@ -297,3 +297,9 @@ def restricted(record: Record, outputs: frozenset[str], keep_state: bool = False
         finish=tuple((o, e) for o, e in record.finish if o in outputs),
         empty=tuple((o, v) for o, v in record.empty if o in outputs),
     )
+
+
+@lru_cache(maxsize=4096)
+def alone(record: Record, output: str) -> Record:
+    """The record as if one output were asked for: whether a row holds nothing is told by it."""
+    return restricted(record, frozenset({output}))
