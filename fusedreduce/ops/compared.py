@@ -41,7 +41,7 @@ def compared(
     counted = None
     if labels is not None:
         losses.require_shape("labels", labels, a.shape[:-1], "the input's rows")
-        counted = labels != ignore_index
+        counted = losses.comparable(labels, ignore_index) != ignore_index
     dtype = losses.result_dtype(a, b)
     kept = dtype if reduction == "none" else None
     rows: Tensor = fused(a, b, counted, kept, *more, impl=impl)

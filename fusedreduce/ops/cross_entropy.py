@@ -51,7 +51,7 @@ def cross_entropy(
     tensor([0.6931, 0.0000])
     """
     reduction = losses.chosen_reduction(reduction, size_average, reduce)
-    soft = _checked(input, target, weight, ignore_index, label_smoothing, softcap)
+    soft, target = _checked(input, target, weight, ignore_index, label_smoothing, softcap)
     dtype = losses.result_dtype(input, target) if soft else losses.result_dtype(input)
     alone = input.dim() == 1
     x, t = (input[None], target[None]) if alone else (input, target)
@@ -77,7 +77,6 @@ def _divisors(rows, weight, target, ignore_index):
     share = rows["share"]
     if weight is None:
         return (share.sum(),) * 2
-    share = share if weight.requires_grad else share.detach()  # no work for it in the backward
     return share.sum(), (target != ignore_index).sum()
 
 
@@ -88,25 +87,21 @@ def _checked(
     ignore_index: int,
     label_smoothing: float,
     softcap: Tensor | float | None,
-) -> bool:
-    """Does the target hold probabilities? What does not fit is an error."""
+) -> tuple[bool, Tensor]:
+    """Does the target hold probabilities, and the target. What does not fit is an error."""
     losses.require_floating(input=input, weight=weight)
     shape, at = tuple(input.shape), min(input.dim() - 1, 1)
     classes = losses.classes_of(input, at)
     if weight is not None:
         losses.require_shape("weight", weight, (classes,), "the input's classes")
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise OptionError(
-            message("label_smoothing is no share", expected="0 to 1", came=repr(label_smoothing))
-        )
+    losses.require_share("label_smoothing", label_smoothing)
     require_softcap(softcap)
-    if target.shape == input.shape:
+    if getattr(target, "shape", None) == input.shape:
         losses.require_floating(target=target)
         if ignore_index >= 0:
             raise OptionError(
                 message("ignore_index beside class probabilities", came=repr(ignore_index))
             )
-        return True
+        return True, target
     losses.require_shape("target", target, shape[:at] + shape[at + 1 :], f"an input {shape}")
-    losses.require_labels(target, classes, ignore_index)
-    return False
+    return False, losses.checked_labels(target, classes, ignore_index)

@@ -91,7 +91,7 @@ def loss_head(
     require_softcap(softcap)
     classes = losses.classes_of(logits, -1)
     losses.require_shape("target", target, logits.shape[:-1], f"logits {tuple(logits.shape)}")
-    losses.require_labels(target, classes, ignore_index)
+    target = losses.checked_labels(target, classes, ignore_index)
     options = number(z_loss, 0.0), number(softcap, float("inf")), number(logit_scale, 1.0)
     rows = head_rows(logits, target, wanted, *options, ignore_index, impl=impl)
     dtype = losses.result_dtype(logits)

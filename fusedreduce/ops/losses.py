@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import _reduction
 
 from fusedreduce.api.check import may_look_at
-from fusedreduce.errors import DtypeError, OptionError, ShapeError, message
+from fusedreduce.errors import DtypeError, OperandError, OptionError, ShapeError, message
 
 NARROW = (torch.float16, torch.bfloat16)
 SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
@@ -58,7 +60,19 @@ def require_floating(**tensors: Tensor | None) -> None:
             )
 
 
-def require_shape(name: str, t: Tensor, shape: tuple[int, ...], beside: str) -> None:
+def require_share(name: str, value: Any) -> None:
+    """A number from 0 to 1, or a tensor of one."""
+    number = isinstance(value, (int, float, torch.Tensor, torch.SymFloat))
+    if not number or not 0.0 <= value <= 1.0:
+        raise OptionError(message(f"{name} is no share", expected="0 to 1", came=repr(value)))
+
+
+def require_shape(name: str, t: Any, shape: tuple[int, ...], beside: str) -> None:
+    if not isinstance(t, torch.Tensor):
+        raise OperandError(
+            message(f"`{name}` is not a tensor", came=type(t).__name__,
+                    do=f"pass torch.as_tensor({name})")
+        )  # fmt: skip
     if t.shape != torch.Size(shape):
         raise ShapeError(
             message(
@@ -69,10 +83,11 @@ def require_shape(name: str, t: Tensor, shape: tuple[int, ...], beside: str) -> 
         )
 
 
-def require_labels(target: Tensor, classes: int, ignore_index: int) -> None:
-    """Integers; where values are looked at, each is a class or ignore_index. Else it makes NaN.
+def comparable(target: Tensor, *numbers: int) -> Tensor:
+    """Labels, in int64 where their own dtype does not hold the numbers they are compared with.
 
-    NOTE torch compares unsigned integers with -100 modulo 256: a class would be ignored.
+    NOTE torch compares modulo the range of the tensor: int8 with 300 as with 44. Unsigned ones are
+    refused: a class would be -100.
     """
     if target.dtype not in SIGNED:
         raise DtypeError(
@@ -82,8 +97,20 @@ def require_labels(target: Tensor, classes: int, ignore_index: int) -> None:
                 came=f"{str(target.dtype).removeprefix('torch.')} of shape {tuple(target.shape)}",
             )
         )
+    for n in numbers:
+        if not isinstance(n, (int, torch.SymInt)):
+            raise OptionError(message("ignore_index is not an integer", came=repr(n)))
+    if target.dtype == torch.int64:
+        return target
+    held = torch.iinfo(target.dtype)
+    return target if all(held.min <= n <= held.max for n in numbers) else target.long()
+
+
+def checked_labels(target: Tensor, classes: int, ignore_index: int) -> Tensor:
+    """Comparable; where values are looked at, each is a class or ignore_index, else it is NaN."""
+    target = comparable(target, classes, ignore_index)
     if not may_look_at(target):
-        return
+        return target
     wrong = ((target < 0) | (target >= classes)) & (target != ignore_index)
     if wrong.any():
         raise OptionError(
@@ -94,6 +121,7 @@ def require_labels(target: Tensor, classes: int, ignore_index: int) -> None:
                 do="mark rows without a label by ignore_index",
             )
         )
+    return target
 
 
 def classes_of(t: Tensor, dim: int) -> int:
