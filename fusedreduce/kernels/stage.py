@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 
 from fusedreduce.declare import edges
 from fusedreduce.declare.record import Field, Record
+from fusedreduce.declare.restrict import alone
 from fusedreduce.ir.expr import Expr, names, var
 from fusedreduce.kernels.body import Body
 from fusedreduce.kernels.spelling import TYPES, literal
 from fusedreduce.kernels.writer import WIDTH, brackets, split_operators
-from fusedreduce.program import Stage, alone, widest
+from fusedreduce.program import Stage, widest
 
 
 @dataclass

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from fusedreduce.declare import edges
 from fusedreduce.declare.record import Record
+from fusedreduce.declare.restrict import alone
 from fusedreduce.ir.expr import Expr, substitute
-from fusedreduce.program import alone
 from fusedreduce.run.language import Function, Language
 from fusedreduce.states import merged
 

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from fusedreduce.declare import edges
 from fusedreduce.declare.record import Record
+from fusedreduce.declare.restrict import alone
 from fusedreduce.plan.layout import Layout, layout
-from fusedreduce.program import Output, Program, Stage, alone
+from fusedreduce.program import Output, Program, Stage
 from fusedreduce.run.language import Function, Language, Values
 from fusedreduce.run.merges import General, general
 from fusedreduce.run.stages import Corrected, Tile, corrected

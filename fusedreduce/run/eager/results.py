@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fusedreduce.declare.edges import can_be_empty, has_element
 from fusedreduce.declare.record import Record
-from fusedreduce.program import alone
+from fusedreduce.declare.restrict import alone
 from fusedreduce.run.eager.rows import Rows, Values, call, components
 
 
