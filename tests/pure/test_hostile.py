@@ -111,6 +111,22 @@ def test_the_norm_may_vary_under_compile() -> None:
         torch.testing.assert_close(compiled(x, p), ops.normalize(x, p))
 
 
+# ---- sizes whose reciprocal is infinite ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.5, 1.5, 2.0, 3.0, 40.0])
+def test_a_row_of_subnormal_numbers_is_normalized(p: float, dtype: torch.dtype) -> None:
+    """Far below eps the gradient is up / eps, not 0 * inf."""
+    tiny = torch.finfo(dtype).tiny
+    x = (torch.tensor([[0.25, -0.5, 0.0], [6.0, 2.0, 1.0]], dtype=dtype) * tiny).requires_grad_()
+    up = torch.tensor([[1.0, 2.0, -1.0], [0.5, 1.0, 3.0]], dtype=dtype)
+    y = ops.normalize(x, p, eps=1e-6)
+    torch.testing.assert_close(y, x / 1e-6)
+    (slope,) = torch.autograd.grad(y, x, up)
+    torch.testing.assert_close(slope, up / 1e-6)
+
+
 # ---- arguments of another kind -------------------------------------------------------------------
 
 X, LABELS = torch.zeros(2, 3), torch.tensor([0, 1])
