@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from fusedreduce.declare.record import Record
+from fusedreduce.declare.restrict import restricted
 from fusedreduce.gradient.axes import Axes, full_dims, missed_axes, row_dims, stage_dims
 from fusedreduce.gradient.parts import Kept, Parts, extra_stage, kept, saved_state, slot_name
 from fusedreduce.ir.expr import Expr, const, names, rename, substitute, var
-from fusedreduce.program import Axis, Dims, Input, Output, Program, Stage, restricted
+from fusedreduce.program import Axis, Dims, Input, Output, Program, Stage
 
 INDEX = "column_index"  # the index j of a column, where the axes have exchanged their roles
 

@@ -52,7 +52,7 @@ def cross_entropy(
     tensor([0.6931, 0.0000])
     """
     reduction = losses.chosen_reduction(OP, reduction, size_average, reduce)
-    soft = _checked(input, target, weight, ignore_index, label_smoothing, softcap)
+    soft, target = _checked(input, target, weight, ignore_index, label_smoothing, softcap)
     dtype = losses.loss_dtype(input, target) if soft else losses.loss_dtype(input)
     alone = input.dim() == 1
     x, t = (input[None], target[None]) if alone else (input, target)
@@ -87,7 +87,6 @@ def _divisors(rows, weight, target, ignore_index):
     share = rows["share"]
     if weight is None:
         return (share.sum(),) * 2
-    share = share if weight.requires_grad else share.detach()  # no work for it in the backward
     return share.sum(), (target != ignore_index).sum()
 
 
@@ -98,22 +97,15 @@ def _checked(
     ignore_index: int,
     label_smoothing: float,
     softcap: Tensor | float | None,
-) -> bool:
-    """Does the target hold probabilities? What does not fit is an error."""
+) -> tuple[bool, Tensor]:
+    """Does the target hold probabilities, and the target. What does not fit is an error."""
     require_tensor(OP, "input", input)
     shape, at = tuple(input.shape), min(input.dim() - 1, 1)
     classes = losses.classes_of(OP, input, at)
     require_shape(OP, "weight", weight, (classes,), "one number a class")
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise OptionError(
-            message(
-                f"{OP}: `label_smoothing` is no share",
-                expected="a number from 0 to 1",
-                came=repr(label_smoothing),
-            )
-        )
+    losses.require_share(OP, "label_smoothing", label_smoothing)
     require_softcap(OP, softcap)
-    if target.shape == input.shape:
+    if getattr(target, "shape", None) == input.shape:
         require_tensor(OP, "target", target)
         if ignore_index >= 0:
             raise OptionError(
@@ -124,9 +116,7 @@ def _checked(
                     do="give rows that do not count probabilities 0",
                 )
             )
-        return True
-    require_shape(
-        OP, "target", target, shape[:at] + shape[at + 1 :], "a class a row", floating=False
-    )
-    losses.require_labels(OP, target, classes, ignore_index)
-    return False
+        return True, target
+    rows = shape[:at] + shape[at + 1 :]
+    require_shape(OP, "target", target, rows, "a class a row", floating=False)
+    return False, losses.checked_labels(OP, target, classes, ignore_index)

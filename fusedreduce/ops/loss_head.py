@@ -96,7 +96,7 @@ def loss_head(
     require_softcap("loss_head", softcap)
     classes = losses.classes_of("loss_head", logits, -1)
     require_shape("loss_head", "target", target, logits.shape[:-1], "a class a row", floating=False)
-    losses.require_labels("loss_head", target, classes, ignore_index)
+    target = losses.checked_labels("loss_head", target, classes, ignore_index)
     options = (
         number("loss_head", "z_loss", z_loss, 0.0),
         number("loss_head", "softcap", softcap, float("inf")),

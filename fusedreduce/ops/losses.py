@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import _reduction
@@ -32,22 +34,48 @@ def loss_dtype(*tensors: Tensor) -> torch.dtype:
     return result_dtype(*tensors, autocast=("cpu", "cuda"))
 
 
-def require_labels(op: str, target: Tensor, classes: int, ignore_index: int) -> None:
-    """Integers; where values are looked at, each is a class or ignore_index. Else it makes NaN.
+def require_share(op: str, name: str, value: Any) -> None:
+    """A number from 0 to 1, or a tensor of one."""
+    known = isinstance(value, (int, float, torch.Tensor, torch.SymFloat))
+    if not known or not 0.0 <= value <= 1.0:
+        raise OptionError(
+            message(f"{op}: `{name}` is no share", expected="a number from 0 to 1",
+                    came=repr(value)[:80])
+        )  # fmt: skip
 
-    NOTE torch compares unsigned integers with -100 modulo 256: a class would be ignored.
+
+def comparable(op: str, name: str, labels: Tensor, *numbers: int) -> Tensor:
+    """Labels, in int64 where their own dtype does not hold the numbers they are compared with.
+
+    NOTE torch compares modulo the range of the tensor: int8 with 300 as with 44. Unsigned ones are
+    refused: a class would be -100.
     """
-    require_tensor(op, "target", target, floating=False)
-    if target.dtype not in SIGNED:
+    require_tensor(op, name, labels, floating=False)
+    if labels.dtype not in SIGNED:
         raise DtypeError(
             message(
                 f"{op}: the labels are not signed integers",
-                expected="target of int64, or probabilities in the shape of the input",
-                came=f"{str(target.dtype).removeprefix('torch.')} of shape {tuple(target.shape)}",
+                expected=f"{name} of int64, or probabilities in the shape of the input",
+                came=f"{str(labels.dtype).removeprefix('torch.')} of shape {tuple(labels.shape)}",
             )
         )
+    for n in numbers:
+        if not isinstance(n, (int, torch.SymInt)):
+            raise OptionError(
+                message(f"{op}: `ignore_index` is not an integer", expected="an integer",
+                        came=repr(n)[:80])
+            )  # fmt: skip
+    if labels.dtype == torch.int64:
+        return labels
+    held = torch.iinfo(labels.dtype)
+    return labels if all(held.min <= n <= held.max for n in numbers) else labels.long()
+
+
+def checked_labels(op: str, target: Tensor, classes: int, ignore_index: int) -> Tensor:
+    """Comparable; where values are looked at, each is a class or ignore_index, else it is NaN."""
+    target = comparable(op, "target", target, classes, ignore_index)
     if not may_look_at(target):
-        return
+        return target
     wrong = ((target < 0) | (target >= classes)) & (target != ignore_index)
     if wrong.any():
         raise OptionError(
@@ -58,6 +86,7 @@ def require_labels(op: str, target: Tensor, classes: int, ignore_index: int) -> 
                 do="mark rows without a label by ignore_index",
             )
         )
+    return target
 
 
 def classes_of(op: str, t: Tensor, dim: int) -> int:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fusedreduce.declare import edges
 from fusedreduce.declare.record import Record
+from fusedreduce.declare.restrict import alone
 from fusedreduce.ir.expr import Expr, substitute
 from fusedreduce.run.language import Function, Language
 from fusedreduce.states import merged
@@ -65,11 +66,12 @@ def finish(record: Record, state: Mapping[str, Tensor]) -> State:
     """Every output of a state, in the state's dtype; `empty` where it holds nothing."""
     made = _functions(record, *_where(state))[1](state)
     shape = next(iter(state.values())).shape
-    nothing = ~edges.has_element(record, state)
     values = {}
     for (output, _), value in zip(record.finish, made, strict=True):
         values[output] = _shaped(value, shape)
         if output in dict(record.empty):
+            part = alone(record, output)
+            nothing = ~edges.has_element(part if edges.can_be_empty(part) else record, state)
             empty = torch.as_tensor(dict(record.empty)[output]).to(value)
             values[output] = torch.where(nothing, empty, values[output])
     return values
