@@ -52,6 +52,7 @@ def cross_entropy(
     tensor([0.6931, 0.0000])
     """
     reduction = losses.chosen_reduction(OP, reduction, size_average, reduce)
+    ignore_index = losses.whole_index(OP, ignore_index)
     soft, target = _checked(input, target, weight, ignore_index, label_smoothing, softcap)
     dtype = losses.loss_dtype(input, target) if soft else losses.loss_dtype(input)
     alone = input.dim() == 1

@@ -10,7 +10,7 @@ from torch.nn import _reduction
 
 from fusedreduce.api.check import may_look_at
 from fusedreduce.errors import DtypeError, OptionError, ShapeError, message
-from fusedreduce.ops.arguments import require_choice, require_tensor, result_dtype
+from fusedreduce.ops.arguments import require_choice, require_tensor, result_dtype, whole
 
 SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -36,12 +36,27 @@ def loss_dtype(*tensors: Tensor) -> torch.dtype:
 
 def require_share(op: str, name: str, value: Any) -> None:
     """A number from 0 to 1, or a tensor of one."""
-    known = isinstance(value, (int, float, torch.Tensor, torch.SymFloat))
+    if isinstance(value, torch.Tensor):
+        known = value.numel() == 1 and not value.is_complex()
+    else:
+        known = isinstance(value, (int, float, torch.SymFloat))
     if not known or not 0.0 <= value <= 1.0:
         raise OptionError(
             message(f"{op}: `{name}` is no share", expected="a number from 0 to 1",
                     came=repr(value)[:80])
         )  # fmt: skip
+
+
+def whole_index(op: str, ignore_index: Any) -> int:
+    """`ignore_index`, an integer of any make."""
+    known = isinstance(ignore_index, (int, torch.SymInt))
+    found: int | None = ignore_index if known else whole(ignore_index)
+    if found is None:
+        raise OptionError(
+            message(f"{op}: `ignore_index` is not an integer", expected="an integer",
+                    came=repr(ignore_index)[:80])
+        )  # fmt: skip
+    return found
 
 
 def comparable(op: str, name: str, labels: Tensor, *numbers: int) -> Tensor:
@@ -59,12 +74,6 @@ def comparable(op: str, name: str, labels: Tensor, *numbers: int) -> Tensor:
                 came=f"{str(labels.dtype).removeprefix('torch.')} of shape {tuple(labels.shape)}",
             )
         )
-    for n in numbers:
-        if not isinstance(n, (int, torch.SymInt)):
-            raise OptionError(
-                message(f"{op}: `ignore_index` is not an integer", expected="an integer",
-                        came=repr(n)[:80])
-            )  # fmt: skip
     if labels.dtype == torch.int64:
         return labels
     held = torch.iinfo(labels.dtype)

@@ -127,6 +127,61 @@ def test_a_row_of_subnormal_numbers_is_normalized(p: float, dtype: torch.dtype) 
     torch.testing.assert_close(slope, up / 1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("eps", [1e-8, 1e-3])
+def test_the_similarity_of_a_row_of_subnormal_numbers_has_a_slope(
+    eps: float, dtype: torch.dtype
+) -> None:
+    """Far below eps it is x . y / (eps |y|): y / (eps |y|) along x, finite."""
+    tiny = torch.finfo(dtype).tiny
+    x = torch.tensor([[0.25, -0.5, 0.0], [6.0, 2.0, 1.0], [0.0] * 3], dtype=dtype) * tiny
+    x, y = x.requires_grad_(), torch.tensor([[0.5, 0.5, 1.0], [1.0, 2.0, 1.0], [3.0, 0.0, -4.0]])
+    y = y.to(dtype).requires_grad_()
+    found = ops.cosine_similarity(x, y, eps=eps)
+    slope, other = torch.autograd.grad(found.sum(), (x, y))
+    assert other.isfinite().all()
+    unit = F.normalize(y.detach().double())
+    torch.testing.assert_close(slope, (unit / eps).to(dtype))
+    torch.testing.assert_close(found, ((x.double() * unit).sum(1) / eps).to(dtype))
+
+
+def test_the_similarity_of_subnormal_numbers_alone() -> None:
+    x = torch.tensor([[3e-40, -4e-40]], dtype=torch.float32)
+    found = ops.cosine_similarity(x, x.flip(1), eps=0.0)
+    torch.testing.assert_close(found, torch.tensor([-0.96]))
+    far = torch.tensor([[3e-200, -4e-200]], dtype=torch.float64)
+    found = ops.cosine_similarity(far, torch.ones(1, 2), eps=0.0)
+    torch.testing.assert_close(found, torch.tensor([-0.2 / 2**0.5], dtype=torch.float64))
+
+
+# ---- products ------------------------------------------------------------------------------------
+
+ROWS_OF_FACTORS = [
+    [INF, 0.0, 1.0],
+    [INF, 2.0, 1.0],
+    [INF, 0.0, 0.0],
+    [INF, INF, 0.0],
+    [float("nan"), 0.0, 1.0],
+    [float("nan"), 0.0, 0.0],
+    [float("nan"), INF, 0.0],
+    [0.0, 1e30, 1e30],
+    [-INF, 2.0, 3.0],
+]
+
+
+@pytest.mark.parametrize("impl", ["tiles", "eager"])
+@pytest.mark.parametrize("row", ROWS_OF_FACTORS)
+def test_the_slope_of_a_product_is_torchs_where_that_is_infinite(
+    row: list[float], impl: str
+) -> None:
+    """Of each element the product of the others: 0 * inf among them is NaN."""
+    mine, theirs = (torch.tensor([row]).requires_grad_() for _ in range(2))
+    found, right = fr.reduce(fr.reductions.Product, mine, impl=impl), theirs.prod(-1)
+    torch.testing.assert_close(found, right, equal_nan=True)
+    slopes = torch.autograd.grad(found.sum(), mine), torch.autograd.grad(right.sum(), theirs)
+    torch.testing.assert_close(*slopes, equal_nan=True)
+
+
 # ---- arguments of another kind -------------------------------------------------------------------
 
 X, LABELS = torch.zeros(2, 3), torch.tensor([0, 1])
@@ -141,8 +196,68 @@ X, LABELS = torch.zeros(2, 3), torch.tensor([0, 1])
         (lambda: ops.cross_entropy(X, LABELS, ignore_index=1.5), fr.errors.OptionError, "integer"),
         (lambda: ops.cross_entropy(X, LABELS, label_smoothing=None), fr.errors.OptionError, "sha"),
         (lambda: ops.js_div(X, X, "a"), fr.errors.OptionError, "`beta` is no share"),
+        (lambda: ops.js_div(X, X, torch.ones(2)), fr.errors.OptionError, "`beta` is no share"),
+        (lambda: ops.cross_entropy(X, X, ignore_index="a"), fr.errors.OptionError, "an integer"),
+        (lambda: ops.tvd(X, X, labels=LABELS, ignore_index=None), fr.errors.OptionError, "integer"),
+        (lambda: ops.loss_head(X, LABELS, None), fr.errors.OptionError, "`outputs`"),
+        (lambda: ops.loss_head(X, LABELS, [["loss"]]), fr.errors.OptionError, "`outputs`"),
+        (
+            lambda: ops.rms_norm(X, (3,), weight_offset="a"),
+            fr.errors.OptionError,
+            "`weight_offset`",
+        ),
+        (lambda: ops.var_mean(X, 1, correction="a"), fr.errors.OptionError, "`correction`"),
+        (lambda: ops.logsumexp(X, 1j), fr.errors.ShapeError, "dim"),
+        (
+            lambda: ops.instance_norm(X[None], X[0, :2], X[0, :2], momentum="a"),
+            fr.errors.OptionError,
+            "`momentum`",
+        ),
     ],
 )
 def test_arguments_of_another_kind(call, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         call()
+
+
+@pytest.mark.parametrize("name", ["z_loss", "softcap", "logit_scale", "label_smoothing"])
+@pytest.mark.parametrize("value", ["a", [0.5], torch.ones(3, 1), 1j])
+def test_options_that_are_no_number(name: str, value: object) -> None:
+    with pytest.raises((fr.errors.OptionError, fr.errors.ShapeError), match=f"`{name}` is no"):
+        ops.cross_entropy(X, LABELS, **{name: value})
+    if name != "label_smoothing":
+        with pytest.raises((fr.errors.OptionError, fr.errors.ShapeError), match=f"`{name}` is no"):
+            ops.loss_head(X, LABELS, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("op", "given", "name"),
+    [
+        ("layer_norm", ((3,),), "eps"),
+        ("rms_norm", ((3,),), "eps"),
+        ("group_norm", (3,), "eps"),
+        ("normalize", (), "eps"),
+        ("normalize", (), "p"),
+        ("cosine_similarity", (X,), "eps"),
+    ],
+)
+def test_numbers_that_are_words(op: str, given: tuple[object, ...], name: str) -> None:
+    with pytest.raises(fr.errors.OptionError, match=f"{op}: `{name}` is not a number"):
+        getattr(ops, op)(X, *given, **{name: "a"})
+
+
+@pytest.mark.parametrize("name", ["z_loss", "softcap", "logit_scale", "label_smoothing"])
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 1, 1)])
+def test_a_tensor_of_one_number_gives_the_loss_no_dimension(
+    name: str, shape: tuple[int, ...]
+) -> None:
+    x, factor = torch.randn(2, 3), torch.full(shape, 0.5, requires_grad=True)
+    right = ops.cross_entropy(x, LABELS, reduction="none", **{name: 0.5})
+    found = ops.cross_entropy(x, LABELS, reduction="none", **{name: factor})
+    torch.testing.assert_close(found, right)
+    (slope,) = torch.autograd.grad(found.sum(), factor)
+    assert slope.shape == shape
+    assert slope.isfinite().all()
+    if name != "label_smoothing":
+        head = ops.loss_head(x, LABELS, reduction="none", **{name: factor})
+        assert {n: v.shape for n, v in head.items()} == dict.fromkeys(head, (2,))
