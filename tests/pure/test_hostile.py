@@ -261,3 +261,36 @@ def test_a_tensor_of_one_number_gives_the_loss_no_dimension(
     if name != "label_smoothing":
         head = ops.loss_head(x, LABELS, reduction="none", **{name: factor})
         assert {n: v.shape for n, v in head.items()} == dict.fromkeys(head, (2,))
+
+
+# ---- what docs/losses.md and docs/ops.md say of infinite rows and of ties ------------------------
+
+
+@pytest.mark.parametrize(
+    ("row", "label", "loss", "slope"),
+    [
+        ([INF, 0.0, 1.0], 1, INF, [float("nan"), -1.0, 0.0]),
+        ([INF, 0.0, 1.0], 0, float("nan"), [float("nan"), 0.0, 0.0]),
+        ([INF, 0.0, 1.0], -100, 0.0, [float("nan"), 0.0, 0.0]),
+        ([-INF, -INF, -INF], 1, float("nan"), [0.0, -1.0, 0.0]),
+        ([-INF, -INF, -INF], -100, 0.0, [0.0, 0.0, 0.0]),
+    ],
+)
+def test_losses_of_infinite_rows(
+    row: list[float], label: int, loss: float, slope: list[float]
+) -> None:
+    x = torch.tensor([row], requires_grad=True)
+    found = ops.cross_entropy(x, torch.tensor([label]), reduction="sum")
+    torch.testing.assert_close(found, torch.tensor(loss), equal_nan=True)
+    (got,) = torch.autograd.grad(found, x)
+    torch.testing.assert_close(got, torch.tensor([slope]), equal_nan=True)
+
+
+def test_the_slope_of_an_extreme_goes_to_the_first_that_attains_it() -> None:
+    x, up = torch.tensor([[2.0, -2.0, 1.0, 1.0]], requires_grad=True), torch.ones(1, 4)
+    slopes = {
+        impl: torch.autograd.grad(ops.normalize(x, INF, impl=impl), x, up)[0]
+        for impl in ("tiles", "eager")
+    }
+    torch.testing.assert_close(slopes["tiles"], torch.tensor([[0.0, 0.5, 0.5, 0.5]]))
+    torch.testing.assert_close(slopes["eager"], torch.tensor([[0.25, 0.75, 0.5, 0.5]]))
