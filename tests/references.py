@@ -269,6 +269,12 @@ def named_reference(x, m, s):
 # ---- inputs ------------------------------------------------------------------------------------
 
 
+def parts_of_a_row(x, w, v):
+    """Numbers of one part of a row each, and numbers that all its parts share."""
+    y = x * w[:, None] + v
+    return y - torch.logsumexp(y, (1, 2), keepdim=True)
+
+
 def _x(rows: int, columns: int, dtype: torch.dtype) -> Tensors:
     return (random(rows, columns, dtype=dtype),)
 
@@ -307,6 +313,12 @@ def _zeros_and_column(rows: int, columns: int, dtype: torch.dtype) -> Tensors:
     return *_zeros(rows, columns, dtype), w.to(dtype)
 
 
+def _parts(rows: int, columns: int, dtype: torch.dtype) -> Tensors:
+    return (
+        random(rows, 3, columns, dtype=dtype), random(3, dtype=dtype), random(columns, dtype=dtype),
+    )  # fmt: skip
+
+
 def _shared(rows: int, columns: int, dtype: torch.dtype) -> Tensors:
     return (
         *_column(rows, columns, dtype)[:1],
@@ -337,5 +349,8 @@ CASES: tuple[Case, ...] = (
     Case("centred_and_mean", centred_and_mean, _row, centred_reference),
     Case("shared_elements", shared_elements, _shared,
          lambda x, y, w: torch.logsumexp((x[:, None, :] * y + w) * w, -1)),
+    Case("parts_of_a_row", parts_of_a_row, _parts, parts_of_a_row),
+    Case("one_row_of_all", lambda x, w: torch.logsumexp(x * w[:, None], (0, 1)), _row,
+         lambda x, w: torch.logsumexp(x * w[:, None], (0, 1))),
     Case("named_like_fields", named_like_fields, _two_rows, named_reference),
 )  # fmt: skip
