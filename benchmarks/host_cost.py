@@ -156,9 +156,8 @@ def main() -> None:
     given = parser.parse_args()
     where = torch.cuda.get_device_name() if DEVICE.type == "cuda" else "a CPU, no kernels"
     print("# What a call costs on the host, us\n")
-    print(
-        f"{where}, torch {torch.__version__}, Python {platform.python_version()}. `python benchmarks/host_cost.py`\n"
-    )
+    print(f"{where}, torch {torch.__version__}, Python {platform.python_version()}.")
+    print("`python benchmarks/host_cost.py`\n")
     print("| op | | torch | fusedreduce | more |\n|---|---|---|---|---|")
     with without_kernels():
         for name in given.operations:
