@@ -118,7 +118,7 @@ class Runner:
 
     def find(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
         try:
-            key = (impl, trust, *(key_of(v) for v in values.values()), *values)
+            key = (impl, trust, *map(key_of, values.values()), *values)
         except RuntimeError:  # a tensor without strides
             require_served(values)
             raise

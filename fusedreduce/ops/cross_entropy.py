@@ -69,25 +69,31 @@ def cross_entropy(
     if soft:
         rows = probability_rows(x, t, *options, impl=impl)
     else:
-        rows = label_rows(x, t, *options, ignore_index, impl=impl)
-    by, z_by = _divisors(rows, weight, t, ignore_index) if reduction == "mean" else (1, 1)
+        divided = reduction == "mean" and weight is None and t.numel() > 0
+        count = (t != ignore_index).sum() if divided else None
+        rows = label_rows(x, t, *options, ignore_index, count, impl=impl)
+    by, z_by = _divisors(rows, weight, t, ignore_index, soft) if reduction == "mean" else (1, 1)
     loss = losses.total(rows["loss"], by, reduction)
-    z = torch.zeros_like(loss)
-    if z_factor is not None:
-        z = losses.total(rows["z_loss"], z_by, reduction)
-        loss = loss + z
+    z = None if z_factor is None else losses.total(rows["z_loss"], z_by, reduction)
+    loss = loss if z is None else loss + z
     if alone and reduction == "none":
-        loss, z = loss[0], z[0]
-    return (loss.to(dtype), z.to(dtype)) if return_z_loss else loss.to(dtype)
+        loss, z = loss[0], z if z is None else z[0]
+    loss = loss.to(dtype)
+    if not return_z_loss:
+        return loss
+    return loss, torch.zeros_like(loss) if z is None else z.to(dtype)
 
 
-def _divisors(rows, weight, target, ignore_index):
-    """What the mean divides by: the loss by the labels' weights, the z-loss by the rows."""
-    if "share" not in rows:
+def _divisors(rows, weight, target, ignore_index, soft):
+    """What the mean divides by: the loss by the labels' weights, the z-loss by the rows.
+
+    None where the rows are divided already, by how many count.
+    """
+    if soft or not target.numel():
         return (rows["loss"].numel(),) * 2
-    share = rows["share"]
     if weight is None:
-        return (share.sum(),) * 2
+        return None, None
+    share = rows["share"]
     return share.sum(), (target != ignore_index).sum()
 
 

@@ -108,8 +108,8 @@ def classes_of(op: str, t: Tensor, dim: int) -> int:
     )  # fmt: skip
 
 
-def total(rows: Tensor, divisor: Tensor | float, reduction: str) -> Tensor:
-    """The rows, their sum, or that over a divisor (0 / 0 = NaN)."""
+def total(rows: Tensor, divisor: Tensor | float | None, reduction: str) -> Tensor:
+    """The rows, their sum, or that over a divisor (0 / 0 = NaN) if they are not yet divided."""
     if reduction == "none":
         return rows
-    return rows.sum() if reduction == "sum" else rows.sum() / divisor
+    return rows.sum() if reduction == "sum" or divisor is None else rows.sum() / divisor
