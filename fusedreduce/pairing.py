@@ -20,6 +20,7 @@ from fusedreduce import pipeline
 from fusedreduce.blocks.bound import Bound
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
+from fusedreduce.declare.restrict import needed_fields, restricted
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.expr import Expr, const, names, substitute, var
 from fusedreduce.masks.sources import bind
@@ -37,7 +38,7 @@ from fusedreduce.pair import (
     is_vector,
     result_kind,
 )
-from fusedreduce.program import needed_fields, restricted, typed
+from fusedreduce.program import typed
 from fusedreduce.request import state_dtype
 from fusedreduce.run import eager
 from fusedreduce.run.pair_inputs import PairInputs

@@ -12,10 +12,10 @@ import torch
 from fusedreduce import trace
 from fusedreduce.chain import TracedTensor
 from fusedreduce.declare.record import Record
+from fusedreduce.declare.restrict import needed_fields
 from fusedreduce.errors import OperandError, OptionError, ShapeError, message
 from fusedreduce.ir.expr import names as ir_names
 from fusedreduce.kernels.names import safe_names
-from fusedreduce.program import needed_fields
 
 
 def operand_names(record: Record) -> tuple[str, ...]:
