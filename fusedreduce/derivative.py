@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -22,7 +23,6 @@ from fusedreduce.run.launch import Pack
 
 PROGRAMS_IN_FLIGHT = 512  # that the sum over rows is cut for
 SHORTEST_PART = 64  # rows
-SUMS = "sums over rows"  # the pack of all of a program's
 
 
 @dataclass(frozen=True)
@@ -38,36 +38,65 @@ class Backend:
     packed: bool
 
 
+@dataclass(frozen=True)
+class Sums:
+    """Partial sums of one program, of one shape: summed up along dimensions of it, in one go."""
+
+    members: tuple[str, ...]
+    after: tuple[int, ...]
+
+    @property
+    def packed(self) -> bool:
+        return len(self.members) > 1
+
+    @property
+    def name(self) -> str:
+        return f"sums {' '.join(self.members)}"
+
+    def pack(self, program: Program, shares: int) -> Pack:
+        shape = launch.shape_of(program, self.members[0], shares)
+        return Pack(self.name, self.members, (len(self.members), *shape), prod(shape))
+
+
 @dataclass
 class ProgramRunner:
-    """Runs one program; answers its outputs by name. A launch is kept for each pattern of strides.
+    """Runs one program. A launch is kept for each pattern of strides.
 
     loose    the inputs whose strides may differ from call to call
     packs    tensors of the program that lie in one of another name
+    sums     outputs to be summed up afterwards
     """
 
     program: Program
     backend: Backend
     loose: tuple[str, ...]
     packs: tuple[Pack, ...] = ()
+    sums: tuple[Sums, ...] = ()
     launches: dict[Any, launch.Launch] = field(default_factory=dict)
 
-    def __call__(self, values: Mapping[str, Any]) -> dict[str, Tensor]:
+    def __call__(self, values: Mapping[str, Any]) -> list[Tensor]:
+        """The outputs in order; those of a pack are one."""
         if self.backend.implementation == "tiles":
-            names = (o.name for o in self.program.outputs)
-            return dict(zip(names, tiles.run(self.program, values), strict=True))
+            return tiles.run(self.program, values)
         key = tuple([values[n].stride() for n in self.loose])
         ready = self.launches.get(key)
         if ready is None:
             ready = self.launches[key] = self.prepare(values)
-        return dict(zip(ready.names, ready(values), strict=True))
+        return ready(values)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of the outputs, or of the packs that hold them."""
+        held = {m: p.name for p in self.packs for m in p.members}
+        held |= {m: s.name for s in self.sums if s.packed for m in s.members}
+        return tuple(dict.fromkeys(held.get(o.name, o.name) for o in self.program.outputs))
 
     def prepare(self, values: Mapping[str, Any]) -> launch.Launch:
         program = self.program
         lay = layout(program, launch.program_strides(program, values))
         plan = row_plans.plan(program, lay)
         kernel = print_rows(program, plan, lay, program.name)
-        packs = (*self.packs, *sums_pack(program, plan.shares))
+        packs = (*self.packs, *(s.pack(program, plan.shares) for s in self.sums if s.packed))
         backend = self.backend
         return launch.prepare(program, kernel, plan, lay, backend.origin, backend.device, packs)
 
@@ -83,14 +112,6 @@ def summaries_packs(program: Program, names: tuple[str, ...]) -> tuple[Pack, ...
         Pack(f"saved {dtype} {pitch}", tuple(members), (len(members), pitch), pitch)
         for (dtype, pitch), members in groups.items()
     )
-
-
-def sums_pack(program: Program, shares: int) -> tuple[Pack, ...]:
-    """The columns' sums of all programs, to be summed up in one go."""
-    names = tuple(o.name for o in program.sums)
-    if len(names) < 2:
-        return ()
-    return (Pack(SUMS, names, (len(names), shares, program.columns), shares * program.columns),)
 
 
 def derived(program: Program, wanted: tuple[str, ...]) -> Backward | str:
@@ -131,22 +152,37 @@ def backward_runner(
     program: Program, made: Backward, backend: Backend, packs: tuple[Pack, ...]
 ) -> Callable[[Mapping[str, Any]], dict[str, Tensor]]:
     """The gradients by input name."""
-    programs = kernels(made) if backend.implementation == "triton" else separate(made)
-    runners = [ProgramRunner(p, backend, loose_inputs(p, made, backend), packs) for p in programs]
-    sums = next((tuple(o.name for o in p.sums) for p in programs if p.sums), ())
+    triton = backend.implementation == "triton"
+    programs = kernels(made) if triton else separate(made)
+    sums = {p: sums_of(p, made) if triton else () for p in programs}
+    runners = [
+        ProgramRunner(p, backend, loose_inputs(p, made, backend), packs, sums[p]) for p in programs
+    ]
+    finish = Finish.of(program, made, [s for p in programs for s in sums[p] if s.packed])
     sizes = [a.size for a in program.reduced]
     indexed = any(i.name == INDEX for p in programs for i in p.inputs)
 
     def run(values: Mapping[str, Any]) -> dict[str, Tensor]:
-        found: dict[str, Tensor] = {}
         if indexed:
-            index = torch.arange(program.columns, device=backend.device)
-            found[INDEX] = index.reshape(sizes)
+            index = torch.arange(program.columns, device=backend.device).reshape(sizes)
+            values = {**values, INDEX: index}
+        found: dict[str, Tensor] = {}
         for runner in runners:
-            found |= runner({**values, **found} if found else values)
-        return finished(made, found, values, sums)
+            made = runner({**values, **found} if found else values)
+            found |= zip(runner.names, made, strict=True)
+        return finish(found)
 
     return run
+
+
+def sums_of(program: Program, made: Backward) -> tuple[Sums, ...]:
+    """The outputs of a program that are summed up afterwards, by shape and dimensions."""
+    after = {output: dims for _, output, dims in made.wanted}
+    groups: dict[Any, list[str]] = {}
+    for o in program.outputs:
+        if dims := after.get(o.name):
+            groups.setdefault((launch.output_shape(program, o), dims), []).append(o.name)
+    return tuple(Sums(tuple(members), dims) for (_, dims), members in groups.items())
 
 
 def loose_inputs(program: Program, made: Backward, backend: Backend) -> tuple[str, ...]:
@@ -156,25 +192,42 @@ def loose_inputs(program: Program, made: Backward, backend: Backend) -> tuple[st
     return tuple(n for n in tensors if n not in known)
 
 
-def finished(
-    made: Backward,
-    found: dict[str, Tensor],
-    values: Mapping[str, Any],
-    sums: tuple[str, ...],
-) -> dict[str, Tensor]:
-    """What is left to sum, in order, and the dtype of each input."""
-    summed = SUMS in found
-    if summed:
-        total = found[SUMS].sum(1)
-        dtypes = {values[n].dtype for n, output, _ in made.wanted if output in sums}
-        total = total.to(dtypes.pop()) if len(dtypes) == 1 else total
-        found |= zip(sums, total.unbind(), strict=True)
-    answer: dict[str, Tensor] = {}
-    for name, output, dims in made.wanted:
-        grad = found[output]
-        grad = grad.sum(dims) if dims and not (summed and output in sums) else grad
-        answer[name] = grad.to(values[name].dtype)
-    return answer
+@dataclass(frozen=True)
+class Finish:
+    """What is left to sum, in order, and the dtype of each input.
+
+    packed   (tensor of several sums, dimensions to sum along, their one dtype if there is one,
+             outputs)
+    alone    (input, output, dimensions to sum along, dtype)
+    """
+
+    packed: tuple[tuple[str, tuple[int, ...], torch.dtype | None, tuple[str, ...]], ...]
+    alone: tuple[tuple[str, str, tuple[int, ...], torch.dtype], ...]
+
+    @classmethod
+    def of(cls, program: Program, made: Backward, packed: Sequence[Sums]) -> Finish:
+        dtypes = {o: getattr(torch, program.by_name[n].dtype) for n, o, _ in made.wanted}
+        groups = []
+        for s in packed:
+            wished = {dtypes[m] for m in s.members}
+            one = wished.pop() if len(wished) == 1 else None
+            groups.append((s.name, tuple(d + 1 for d in s.after), one, s.members))
+        done = {m for s in packed for m in s.members}
+        alone = ((n, o, () if o in done else dims, dtypes[o]) for n, o, dims in made.wanted)
+        return cls(tuple(groups), tuple(alone))
+
+    def __call__(self, found: dict[str, Tensor]) -> dict[str, Tensor]:
+        """NOTE a conversion that changes nothing costs a microsecond all the same."""
+        for name, dims, dtype, members in self.packed:
+            total = found[name].sum(dims)
+            if dtype is not None and total.dtype != dtype:
+                total = total.to(dtype)
+            found |= zip(members, total.unbind(), strict=True)
+        answer: dict[str, Tensor] = {}
+        for name, output, dims, dtype in self.alone:
+            grad = found[output].sum(dims) if dims else found[output]
+            answer[name] = grad if grad.dtype == dtype else grad.to(dtype)
+        return answer
 
 
 def differentiable(
@@ -200,7 +253,4 @@ def differentiable(
     )
     run_backward = backward_runner(program, made, backend, packs)
     saved = tuple(p.name for p in packs) if packed else made.saved
-    return Plan(
-        names, read, lambda v: [*run_forward(v).values()], outputs, floating, saved, meaning,
-        run_backward,
-    )  # fmt: skip
+    return Plan(names, read, run_forward, outputs, floating, saved, meaning, run_backward)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -85,11 +86,11 @@ class PreparedPair:
     depth: int
     plans: dict[tuple[str, ...], Plan] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def structure(self) -> Any:
         return structure_of(self.pair, self.task)
 
-    @property
+    @cached_property
     def dtypes(self) -> tuple[str, ...]:
         return tuple(r.dtype for r in self.pair.results)
 
@@ -111,7 +112,7 @@ class PreparedPair:
         empty = 0 in values["q"].shape or 0 in values["k"].shape
         return BACKENDS["tiles" if empty else self.implementation]
 
-    @property
+    @cached_property
     def whole(self) -> bool:
         """May batches around the call be taken as more of its own batch?"""
         pair = self.pair

@@ -20,10 +20,11 @@ from fusedreduce import pipeline
 from fusedreduce.blocks.bound import Bound
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
+from fusedreduce.declare.restrict import needed_fields, restricted
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.expr import Expr, const, names, substitute, var
-from fusedreduce.masks import Mask, Score
-from fusedreduce.masks.text import direct
+from fusedreduce.masks.sources import bind
+from fusedreduce.masks.text import direct, has_tables, over
 from fusedreduce.pair import (
     INDICES,
     SCORE,
@@ -37,7 +38,7 @@ from fusedreduce.pair import (
     is_vector,
     result_kind,
 )
-from fusedreduce.program import needed_fields, restricted, typed
+from fusedreduce.program import typed
 from fusedreduce.request import state_dtype
 from fusedreduce.run import eager
 from fusedreduce.run.pair_inputs import PairInputs
@@ -129,19 +130,24 @@ class Given:
 
     def __init__(self, task: PairTask, values: Values) -> None:
         self.task, self.values = task, values
-        self.score_bound = self.bound(Score, task.score, "s")
-        self.mask_bound = self.bound(Mask, task.mask, "m")
 
-    def bound(self, kind: type[Score] | type[Mask], text: str, prefix: str) -> Bound | None:
+    @cached_property
+    def score_bound(self) -> Bound | None:
+        return self.bound("score", self.task.score, "s")
+
+    @cached_property
+    def mask_bound(self) -> Bound | None:
+        return self.bound("mask", self.task.mask, "m")
+
+    def bound(self, what: str, text: str, prefix: str) -> Bound | None:
         if not text:
             return None
         q, k = self.values["q"], self.values["k"]
         given = [v for n, v in self.values.items() if n[0] == prefix and n[1:].isdigit()]
-        made = kind.of_text(text, given)
-        return made.bind(
-            q.shape[2], k.shape[2], q.device, q_offset=self.offset("q"), k_offset=self.offset("k"),
-            B=q.shape[0], H=q.shape[1],
-        )  # fmt: skip
+        numbers = {"Sq": q.shape[2], "Sk": k.shape[2]}
+        numbers |= {"q_offset": self.offset("q"), "k_offset": self.offset("k")}
+        batch = {"b": q.shape[0], "h": q.shape[1]}
+        return bind(*over(text, given), numbers, q.device, what, batch)
 
     def offset(self, of: str) -> int:
         return int(self.values[f"{of}_offset"])
@@ -149,14 +155,13 @@ class Given:
     # -- as a pair
 
     @property
-    def bounds(self) -> list[Bound]:
-        """Score and mask with tables of different names."""
-        pairs = ((self.score_bound, "s"), (self.mask_bound, "m"))
-        return [b.renamed(prefix) for b, prefix in pairs if b is not None]
-
-    @property
     def tables(self) -> dict[str, Tensor]:
-        found = {n: t for b in self.bounds for n, t in b.tables.items()}
+        """Those of score and mask under different names, and the operands'."""
+        found: dict[str, Tensor] = {}
+        if has_tables(self.task.score) and self.score_bound:
+            found |= self.score_bound.renamed("s").tables
+        if has_tables(self.task.mask) and self.mask_bound:
+            found |= self.mask_bound.renamed("m").tables
         operands = [f"o{k}" for k in range(len(self.task.operands))]
         return found | {n: v for n in operands if isinstance(v := self.values[n], Tensor)}
 

@@ -103,7 +103,8 @@ def choose(impl: str | None, device: torch.device) -> str:
 
 
 TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
-PLAIN = TENSORS | {float, int, bool, str, type(None)}
+SIMPLE = frozenset((int, bool, str, type(None), torch.dtype))
+PLAIN = TENSORS | SIMPLE | {float, tuple, list, dict}
 
 
 def watched(values: Mapping[str, Any]) -> bool:
@@ -140,6 +141,8 @@ def key_of(value: Any) -> Any:
 
 def fixed(value: Any) -> Any:
     """What is fixed at tracing, as a key: 1, 1.0 and True are three values, in tuples too."""
+    if type(value) in SIMPLE:
+        return type(value), value
     if isinstance(value, (tuple, list)):
         return type(value), *map(fixed, value)
     if isinstance(value, dict):

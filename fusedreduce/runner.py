@@ -19,7 +19,7 @@ from fusedreduce.request import choose, grads_of, key_of, one_device, require_se
 from fusedreduce.run import autograd, launch, tiles
 from fusedreduce.run.calls import Direct, Plan
 from fusedreduce.sizes import Sizes, hint
-from fusedreduce.structure import leaves, rebuild
+from fusedreduce.structure import alike, leaves, rebuild
 
 MOST_PREPARED = 512  # calls of different shapes remembered for one task
 
@@ -197,5 +197,9 @@ class Runner:
 
 def plain(value: Any) -> Any:
     """A number that torch knows by a symbol while it compiles: its value is settled here."""
+    if isinstance(value, (tuple, list)):
+        return alike(value, [plain(v) for v in value])
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
     table = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
     return table[type(value)](value) if type(value) in table else value

@@ -149,6 +149,10 @@ def entropy(x: Tensor) -> Tensors:
     return {"entropy": found.nan_to_num(0), "lse": torch.logsumexp(x, -1)}
 
 
+def softmax_sum_entropy(x: Tensor, v: Tensor) -> Tensors:
+    return softmax_sum(x, v) | entropy(x) | {"max_logit": x.amax(-1)}
+
+
 def cross_entropy(x: Tensor, w: Tensor) -> Tensors:
     log_p = torch.log_softmax(x, -1)
     found = -torch.where(w == 0, 0.0, w * log_p).sum(-1)
@@ -220,6 +224,7 @@ MEANINGS: Mapping[type, Meaning] = {
     r.LogSumExp: Meaning(bare(lambda x: torch.logsumexp(x, -1)), SHIFTED),
     r.MaxAndSum: Meaning(max_and_sum, SHIFTED),
     r.SoftmaxSum: Meaning(softmax_sum, SHIFTED, {"x": "x", "v": "vectors"}),
+    r.SoftmaxSumEntropy: Meaning(softmax_sum_entropy, SHIFTED, {"x": "x", "v": "vectors"}),
     r.WeightedLogSumExp: Meaning(bare(lambda x, w: weighted_lse(x, w)[0]), SHIFTED, XW),
     r.SignedLogSumExp: Meaning(
         lambda x, w: dict(zip(("log_abs", "sign"), weighted_lse(x, w), strict=True)),

@@ -25,19 +25,22 @@ def capped(x: torch.Tensor, cap: float | None, scale: float | None) -> torch.Ten
     return x if cap is None else torch.tanh(x / cap) * cap
 
 
-def label_reference(x, target, weight, smoothing, z, cap, scale, ignored) -> dict[str, Any]:
+def label_reference(x, target, weight, smoothing, z, cap, scale, ignored, count) -> dict[str, Any]:
     x = capped(x, cap, scale)
     log_p, counted = torch.log_softmax(x, 1), target != ignored
     at = torch.where(counted, target, 0)
-    share = counted if weight is None else torch.where(counted, weight[at], 0.0)
     w = torch.ones(x.shape[1], dtype=x.dtype, device=x.device) if weight is None else weight
     loss = -log_p.gather(1, at.unsqueeze(1)).squeeze(1) * w[at]
     if smoothing is not None:
         each = log_p * w.reshape(-1, *[1] * (x.dim() - 2))
         loss = (1.0 - smoothing) * loss - smoothing / x.shape[1] * each.sum(1)
-    found = {"loss": torch.where(counted, loss, 0.0), "share": share}
+    found = {"loss": torch.where(counted, loss, 0.0)}
     if z is not None:
         found["z_loss"] = torch.where(counted, z * torch.logsumexp(x, 1) ** 2, 0.0)
+    if count is not None:
+        found = {name: rows / count for name, rows in found.items()}
+    if weight is not None:
+        found["share"] = torch.where(counted, weight[at], 0.0)
     return found
 
 
@@ -47,12 +50,16 @@ def labels(rows: int, columns: int, *more: int) -> torch.Tensor:
     return target
 
 
-def label_case(name: str, *options: Any, weighted: bool = False, image: bool = False) -> Case:
+def label_case(
+    name: str, *options: Any, weighted: bool = False, image: bool = False, mean: bool = False
+) -> Case:
     def inputs(rows: int, columns: int, dtype: torch.dtype) -> Tensors:
         more = (3,) if image else ()
         weight = random(columns, dtype=dtype).abs() + 0.1 if weighted else None
         x = 3 * random(rows, columns, *more, dtype=dtype)
-        return x, labels(rows, columns, *more), weight, *options, IGNORED
+        target = labels(rows, columns, *more)
+        count = torch.tensor(7) if mean else None
+        return x, target, weight, *options, IGNORED, count
 
     return Case(name, label_rows.fn, inputs, label_reference)
 
@@ -139,6 +146,7 @@ def pair_case(
 BETA = (0.3, math.log(0.3), math.log1p(-0.3))
 CASES = (
     label_case("labels", None, None, None, None),
+    label_case("labels, mean", None, 1e-2, None, None, mean=True),
     label_case("labels of images", None, None, None, None, weighted=True, image=True),
     label_case("labels smoothed", 0.1, None, None, None),
     label_case("labels, all options", 0.1, 1e-2, 20.0, 0.5, weighted=True),
@@ -148,8 +156,10 @@ CASES = (
     head_case("head, all options", OUTPUTS, 1e-2, 20.0, 0.5),
     head_case("head, entropy", ("entropy",), None, None, None),
     Case("kl_div rows", rows.fn,
-         lambda r, c, d: (logs(r, c, d)[0], probabilities(r, c, d)[0], False),
-         lambda x, t, log_target: kl_reference(x, t, log_target).sum(-1)),
+         lambda r, c, d: (logs(r, c, d)[0], probabilities(r, c, d)[0], False, "sum"),
+         lambda x, t, log_target, by: kl_reference(x, t, log_target).sum(-1)),
+    Case("kl_div mean", rows.fn, lambda r, c, d: (*logs(r, c, d), True, "mean"),
+         lambda x, t, log_target, by: kl_reference(x, t, log_target).mean(-1) / len(x)),
     Case("kl_div elements", elements.fn, lambda r, c, d: (*logs(r, c, d), True, d),
          lambda x, t, log_target, dtype: kl_reference(x, t, log_target)),
     pair_case("js_div", mixed.fn, logs, mixed_reference, *BETA),

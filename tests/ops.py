@@ -41,6 +41,11 @@ def image(rows: int, columns: int, dtype: torch.dtype) -> Tensors:
     return random(rows, 6, 5, columns, dtype=dtype), *(random(6, dtype=dtype) for _ in "wb")
 
 
+def channels_last(rows: int, columns: int, dtype: torch.dtype) -> Tensors:
+    x, *given = image(rows, columns, dtype)
+    return x.contiguous(memory_format=torch.channels_last), *given
+
+
 def rms(x: torch.Tensor, eps: float) -> torch.Tensor:
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps)
 
@@ -83,6 +88,8 @@ CASES = (
          norm, lambda x, w, b: (rms(x.double(), 1e-6) * (1 + w.double())).to(x.dtype)),
     Case("group_norm", lambda x, w, b: ops.group_norm(x, 2, w, b), image,
          lambda x, w, b: F.group_norm(x, 2, w, b)),
+    Case("group_norm_channels_last", lambda x, w, b: ops.group_norm(x, 2, w, b), channels_last,
+         lambda x, w, b: F.group_norm(x, 2, w, b)),
     Case("group_norm_plain", lambda x, w, b: ops.group_norm(x, 3), image,
          lambda x, w, b: F.group_norm(x, 3)),
     Case("instance_norm", lambda x, w, b: ops.instance_norm(x, weight=w, bias=b), image,
@@ -103,3 +110,4 @@ CASES = (
          lambda a, b: F.cosine_similarity(a, b, -1)),
 )  # fmt: skip
 BY_NAME = {c.name: c for c in CASES}
+IMAGES = tuple(c.name for c in CASES if c.inputs in (image, channels_last))  # rows of many columns

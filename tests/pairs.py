@@ -16,10 +16,11 @@ from torch import Tensor
 
 import fusedreduce as fr
 from fusedreduce import pipeline, reductions, trace
+from fusedreduce.declare.restrict import restricted
 from fusedreduce.gradient.pairs import PairBackward, backward
 from fusedreduce.ir.expr import Expr, call, const, names, var
 from fusedreduce.pair import INDICES, Pair, Read, Result, Table, finished, is_vector, result_kind
-from fusedreduce.program import restricted, typed
+from fusedreduce.program import typed
 from fusedreduce.reductions import LogSumExp, Moments, SoftmaxEntropy, SoftmaxSum, Welford
 from fusedreduce.run import eager
 from fusedreduce.run.pair_gradients import backward as gradients

@@ -16,6 +16,8 @@ from fusedreduce.api.pair_arguments import (
     portable,
     queries_keys,
     seen,
+    shifted,
+    shifts,
 )
 from fusedreduce.api.pairwise import PairCall
 from fusedreduce.declare.reduction import Reduction, require_reduction
@@ -58,7 +60,8 @@ def attention(
     aux       more results: "lse", "max_logit", "entropy", or any output of `reduction`; then
               (out, dict) is returned. They are (B, H, Sq) in the state's dtype, and differentiable
     reduction a declaration with a payload and an output "out"
-    q_offset, k_offset   the positions of the first query and key in the whole sequence
+    q_offset, k_offset   the positions of the first query and key in the whole sequence, of which
+              masks and scores speak; a tensor is of the pairs of this call
     deterministic, impl  as in `fr.pairwise`
 
     Answers out (B, H, Sq, DV) in q's dtype; scores and softmax are computed in the state's. A query
@@ -102,13 +105,16 @@ def _attention(
         raise OperandError(message("attention: `v` is not a tensor", came=type(v).__name__))
     q, k, v = queries_keys("attention", q, k, v)
     heads_fit(q, k, enable_gqa)
-    mask, score = seen(mask, score_mod, q, k)
+    q_offset = offset("attention", "q_offset", q_offset)
+    k_offset = offset("attention", "k_offset", k_offset)
+    by = shifts(q_offset, k_offset)
+    mask, score = seen(mask, score_mod, q, k, by)
     if is_causal:
-        mask = causal if mask is None else mask & causal
+        below = shifted(causal, by)
+        mask = below if mask is None else mask & below
     call = PairCall(
         R, q, k, v, scale_of(scale, q), score, mask, tuple(dict.fromkeys(("out", *wanted))), {},
-        offset("attention", "q_offset", q_offset), offset("attention", "k_offset", k_offset),
-        impl, False,
+        q_offset, k_offset, impl, False,
     )  # fmt: skip
     found = call.results() if sinks is None else with_sinks(call, sinks)
     return (found["out"], {n: found[n] for n in wanted}) if wanted else found["out"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -11,10 +12,10 @@ import torch
 from fusedreduce import trace
 from fusedreduce.chain import TracedTensor
 from fusedreduce.declare.record import Record
+from fusedreduce.declare.restrict import needed_fields
 from fusedreduce.errors import OperandError, OptionError, ShapeError, message
 from fusedreduce.ir.expr import names as ir_names
 from fusedreduce.kernels.names import safe_names
-from fusedreduce.program import needed_fields
 
 
 def operand_names(record: Record) -> tuple[str, ...]:
@@ -38,6 +39,7 @@ def has_shape(value: Any) -> bool:
     return isinstance(value, TracedTensor) and isinstance(value.meta, torch.Tensor)
 
 
+@lru_cache(maxsize=1024)
 def reads_payload(record: Record, output: str) -> bool:
     """Does an output depend on a vector per element?"""
     fields = needed_fields(record, frozenset({output}))

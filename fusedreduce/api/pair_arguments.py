@@ -74,10 +74,10 @@ def _name(dtype: torch.dtype) -> str:
 
 def _shapes(what: str, given: Mapping[str, Tensor]) -> None:
     q, k, v = given["q"], given["k"], given.get("v")
-    came = ", ".join(f"{n} {tuple(t.shape)}" for n, t in given.items())
 
     def require(fine: Any, fact: str, expected: str, do: str = "") -> None:
         if not fine:
+            came = ", ".join(f"{n} {tuple(t.shape)}" for n, t in given.items())
             raise ShapeError(message(f"{what}: {fact}", expected=expected, came=came, do=do))
 
     require(q.shape[3] == k.shape[3], "q and k have different widths", "q (..., D), k (..., D)")
@@ -94,7 +94,7 @@ def _shapes(what: str, given: Mapping[str, Tensor]) -> None:
         require(v.shape[2] == k.shape[2], "k and v have different lengths",
                 "one row of v for each key: v (B, Hk, Sk, DV)")  # fmt: skip
     for n, t in given.items():
-        require(0 < t.shape[3] <= WIDEST, f"the width of {n} is {t.shape[3]}",
+        require(0 < t.shape[3] <= WIDEST, f"{n} is too wide, or not at all",
                 f"a last dimension of 1 to {WIDEST}")  # fmt: skip
 
 
@@ -127,15 +127,32 @@ def unpacked(value: Any) -> Any:
     return value
 
 
-def seen(mask: Any, score_mod: Any, q: Tensor, k: Tensor) -> tuple[Mask | None, Score | None]:
-    """`mask=` and `score_mod=` as a mask and a score; an additive mask comes after the score."""
+def shifts(q_offset: Any, k_offset: Any) -> tuple[str | int, str | int]:
+    """The offsets by name, where there are any."""
+    return "q_offset" if q_offset else 0, "k_offset" if k_offset else 0
+
+
+def shifted(what: Any, by: tuple[str | int, str | int]) -> Any:
+    """A mask or score of the whole, for the piece that begins at these offsets."""
+    return what.shifted(*by) if any(by) else what
+
+
+def seen(
+    mask: Any, score_mod: Any, q: Tensor, k: Tensor, by: tuple[str | int, str | int]
+) -> tuple[Mask | None, Score | None]:
+    """`mask=` and `score_mod=` as a mask and a score; an additive mask comes after the score.
+
+    Both speak of positions in the whole; a tensor and a BlockMask of the pairs of this call.
+    """
     mask, score = unpacked(mask), unpacked(score_mod)
-    score = None if score is None else score_of(score)
+    score = None if score is None else shifted(score_of(score), by)
     if isinstance(mask, Score):
         raise OperandError(
             message("mask= is a score", expected="who sees whom", do="pass it as score_mod=")
         )
     found = from_anything(mask, q.shape[0], q.shape[1], q.shape[2], k.shape[2])
+    if isinstance(found, Mask) and (mask is found or not hasattr(mask, "shape")):
+        return shifted(found, by), score
     if isinstance(found, Score):
         return None, found if score is None else after(score, found)
     return found, score

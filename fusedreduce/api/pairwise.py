@@ -22,6 +22,7 @@ from fusedreduce.api.pair_arguments import (
     portable,
     queries_keys,
     seen,
+    shifts,
 )
 from fusedreduce.api.reduce import require_seed, shaped
 from fusedreduce.declare.record import Record
@@ -117,11 +118,12 @@ def _pairwise(
     require_reduction(R)
     check_deterministic("pairwise", deterministic)
     q, k, v = queries_keys("pairwise", q, k, v)
-    mask, score = seen(mask, score_mod, q, k)
+    q_offset = offset("pairwise", "q_offset", q_offset)
+    k_offset = offset("pairwise", "k_offset", k_offset)
+    mask, score = seen(mask, score_mod, q, k, shifts(q_offset, k_offset))
     call = PairCall(
         R, q, k, v, None, score, mask, outputs_of(R.record, outputs), operands,
-        offset("pairwise", "q_offset", q_offset), offset("pairwise", "k_offset", k_offset),
-        impl, trust,
+        q_offset, k_offset, impl, trust,
     )  # fmt: skip
     if seed is None and not return_state:
         return shaped(R.record, call.results(), outputs)
@@ -174,9 +176,6 @@ class PairCall:
         """The task, and the arguments by their names."""
         given = self.checked(state)
         score, mask = self.score, self.mask
-        if any(self.shifts):
-            score = score and score.shifted(*self.shifts)
-            mask = mask and mask.shifted(*self.shifts)
         names = self.R.record.operands[1:]
         others, varying = placed({n: given[n] for n in names}, self.q, self.k)
         task = PairTask(
@@ -235,8 +234,3 @@ class PairCall:
     def record(self, state: str) -> Record:
         task, values = self.prepared(state)
         return record_of(task, values, self.trust)
-
-    @property
-    def shifts(self) -> tuple[str | int, str | int]:
-        """The offsets by name, where there are any."""
-        return "q_offset" if self.q_offset else 0, "k_offset" if self.k_offset else 0

@@ -11,9 +11,10 @@ from fusedreduce import trace
 from fusedreduce.chain.axes import Atom, Axes, Shape
 from fusedreduce.chain.tensor import TracedTensor
 from fusedreduce.declare.record import Record
+from fusedreduce.declare.restrict import needed_fields, restricted
 from fusedreduce.ir.check import kind_of
 from fusedreduce.ir.expr import Expr, names
-from fusedreduce.program import Stage, needed_fields, restricted, stage_kinds, typed, valued
+from fusedreduce.program import Stage, stage_kinds, typed, valued
 
 
 @dataclass

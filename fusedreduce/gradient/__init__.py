@@ -9,8 +9,8 @@ Given the normal form and the gradients of its outputs,
     gradient of an element x_j    = sum_f gradient_f * d term_f / d x_j       elementwise
 
 so the backward of a declared reduction is again a fused function of ordinary sums, in reverse stage
-order. A column's gradient is a sum along the other axes: the same normal form with the axes' roles
-exchanged.
+order. An input that misses axes has a gradient that is a sum along those: a column along the outer
+axes, a weight a channel along the positions of its channel. The same normal form, axes exchanged.
 """
 
 from fusedreduce.gradient.element import NoBackward

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from fusedreduce.ir.expr import names
-from fusedreduce.program import Dims, Input, Program, Stage
+from fusedreduce.program import Axis, Dims, Input, Program, Stage
 
 Axes: TypeAlias = "tuple[str, ...]"
 
 
 def missed_axes(program: Program, i: Input) -> Axes:
-    """The outer axes along which the same columns or elements are read again and again."""
+    """The axes that a program of its own sums a gradient along: those of the row that the input
+    misses, else the outer ones along which the same columns or elements are read again and again.
+    """
     place = program.place_of_name(i.name)
-    if place not in ("element", "column") or after_inside(program, i):
+    if place not in ("element", "column"):
         return ()
+    if inside := _missing(program.reduced, i):
+        return inside
     if place == "column":
         return tuple(a.name for a in program.outer)
-    return tuple(a.name for a in program.outer if a.name not in i.axes and a.size != 1)
+    return _missing(program.outer, i)
 
 
-def after_inside(program: Program, i: Input) -> bool:
-    """Does the input vary along some reduced axes only? Then its gradient is summed afterwards."""
-    inner = {a.name for a in program.reduced if a.size != 1}
-    return bool(inner - i.axes)
+def full_dims(program: Program, i: Input, summed: Axes = ()) -> tuple[Dims, tuple[int, ...]]:
+    """The dimensions of the gradient as a kernel writes it, and those to sum over afterwards.
 
-
-def full_dims(program: Program, i: Input) -> tuple[Dims, tuple[int, ...]]:
-    """The dimensions of the gradient as the kernel writes it, and those to sum over afterwards.
-
-    An input that misses axes of its place gets them in front.
+    An input that misses more outer axes than those that were summed along gets them in front.
     """
-    axes = [a.name for a in program.outer]
-    if program.place_of_name(i.name) in ("element", "column"):
-        axes += [a.name for a in program.reduced]
-    missing = [a for a in axes if a not in i.axes and program.size[a] != 1]
-    front: Dims = tuple((a,) for a in missing)
-    return (*front, *i.dims), tuple(range(len(missing)))
+    left = [a for a in _missing(program.outer, i) if a not in summed]
+    front: Dims = tuple((a,) for a in left)
+    return (*front, *i.dims), tuple(range(len(left)))
+
+
+def _missing(axes: Iterable[Axis], i: Input) -> Axes:
+    return tuple(a.name for a in axes if a.name not in i.axes and a.size != 1)
 
 
 def row_dims(program: Program) -> Dims:

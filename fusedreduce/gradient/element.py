@@ -3,8 +3,8 @@
 Given    adjoints of the outputs and of the slots of a state
 Claim    a sum sends  adjoint * d term / d operand  to every element; an extreme to the first
          element that attains it, First to the first one; a product sends the product of the others
-         (by the product of what is not 0 and the number of zeros); a bound reference to the
-         fields of its formula; a general merge what `slopes` says (laws/slopes.py)
+         (by the product of what is not 0, and how many are 0 or not finite); a bound reference
+         to the fields of its formula; a general merge what `slopes` says (laws/slopes.py)
          the adjoint of a reference is  dL/dr + <dL/dsums, A>,  A = d correct / d new at new = old:
          sum_j d term_j / d r, since correcting is faithful and additive. Of a gauge output it is 0
 Use      the derived backward (parts.py), and the law that judges it (laws/gradients.py).
@@ -243,11 +243,13 @@ def _either(tests: Sequence[Expr]) -> Expr | None:
 
 
 def _others(f: Field, term: Expr, extra: Mapping[str, Expr]) -> Expr:
-    """The product of the other elements: of an only 0 all that is left, of several zeros 0."""
+    """The product of the other elements: with a 0 among them 0, with 0 * inf or 0 * NaN NaN."""
     nonzero, zeros = extra[f"{f.name}_nonzero"], extra[f"{f.name}_zeros"]
-    only = call("and", call("eq", zeros, 1), call("eq", term, 0.0))
-    left = where(call("eq", zeros, 0), nonzero / term, 0.0)
-    return where(only, nonzero, left)
+    own, finite = call("eq", term, 0.0), call("isfinite", term)
+    other_zero = call("gt", zeros, where(own, 1, 0))
+    other_infinite = call("gt", extra[f"{f.name}_infinite"], where(finite, 0, 1))
+    without = where(own, nonzero, nonzero / term)
+    return where(other_zero, where(other_infinite, float("nan"), 0.0), without)
 
 
 def _by_slopes(record: Record, f: Field, seed: Expr) -> Parts:
@@ -269,7 +271,8 @@ def first_of(f: Field) -> str:
 def extras(record: Record) -> Record:
     """A declaration of the same operands: what a backward may need beside the state itself.
 
-    `m_first`, the first position that attains an extreme; `p_nonzero` and `p_zeros` of a product.
+    `m_first`, the first position that attains an extreme; of a product what is not 0 of it, and the
+    numbers of its factors that are 0 or not finite: `p_nonzero`, `p_zeros`, `p_infinite`.
     """
     fields: list[Field] = []
     extremes = _extremes(record)
@@ -282,6 +285,8 @@ def extras(record: Record) -> Record:
             zero = call("eq", term, 0.0)
             fields.append(Field(f"{f.name}_nonzero", "Prod", 1.0, term=where(zero, 1.0, term)))
             fields.append(Field(f"{f.name}_zeros", "Sum", 0, term=zero, type="int"))
+            no = call("not", call("isfinite", term))
+            fields.append(Field(f"{f.name}_infinite", "Sum", 0, term=no, type="int"))
     return Record(
         name=f"{record.name} for its gradient",
         form="corrected",

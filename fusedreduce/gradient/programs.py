@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from fusedreduce.declare.record import Record
+from fusedreduce.declare.restrict import restricted
 from fusedreduce.gradient.axes import Axes, full_dims, missed_axes, row_dims, stage_dims
 from fusedreduce.gradient.parts import Kept, Parts, extra_stage, kept, saved_state, slot_name
 from fusedreduce.ir.expr import Expr, const, names, rename, substitute, var
-from fusedreduce.program import Axis, Dims, Input, Output, Program, Stage, restricted
+from fusedreduce.program import Axis, Dims, Input, Output, Program, Stage
 
 INDEX = "column_index"  # the index j of a column, where the axes have exchanged their roles
 
@@ -23,7 +24,8 @@ class Backward:
     saved     their names
     rows      the program that gives element and row gradients, and the adjoints `columns` needs
     columns   the program that gives column gradients, or None
-    shared    programs for elements that several rows share: each sums along the axes they miss
+    shared    programs for inputs that miss some axes of their place: each sums along those, of the
+              row first
     joined    both in one, the column gradients as sums over rows; or None
     wanted    for each input that gets a gradient: (output, dimensions to sum after)
     """
@@ -66,8 +68,7 @@ def backward(
         for missed, group in exchanged.items()
     }
     used = _read(made).union(*map(_read, programs.values()))
-    whole = tuple(a.name for a in program.outer)
-    columns = programs.pop(whole, None)
+    columns = programs.pop(tuple(a.name for a in program.outer), None)
     one_pass = columns is not None and not programs
     saved = [(s, k) for s in program.stages for k in kept(s) if k.name in used]
     return Backward(
@@ -97,11 +98,11 @@ def _sorted_parts(
         missed = missed_axes(program, i)
         if missed:
             exchanged.setdefault(missed, {})[name] = part
-            how.append((name, f"d{name}", (0,)))
+            after = (0,) if is_whole(program, missed) else full_dims(program, i, missed)[1]
         else:
             dims, after = full_dims(program, i)
             rows[name] = (part, dims, i.dtype if not after else program.state)
-            how.append((name, f"d{name}", after))
+        how.append((name, f"d{name}", after))
     return rows, exchanged, tuple(how)
 
 
@@ -183,29 +184,27 @@ def _exchanged(
     missed: Axes,
     split: int,
 ) -> Program:
-    """sum along `missed`: these axes become reduced, the reduced ones outer; columns miss them all.
+    """sum along `missed`: these axes become reduced, all others outer.
 
-    Of columns a part of the first axis stays outer, so that there are programs enough.
+    Columns miss all outer axes: a part of the first one stays outer, so that there are programs
+    enough.
     """
-    whole = len(missed) == len(program.outer)
-    first, *rest = (a for a in program.outer if a.name in missed)
-    parts = Axis("part", split if whole else 1, False)
-    inner = Axis(first.name, first.size // parts.size, True)
-    axes = (parts, *(a for a in program.outer if a.name not in missed),
-            *(replace(a, reduced=False) for a in program.reduced), inner,
-            *(replace(a, reduced=True) for a in rest))  # fmt: skip
+    whole = is_whole(program, missed)
+    axes = [replace(a, reduced=a.name in missed) for a in (*program.outer, *program.reduced)]
+    if whole:
+        axes[0] = replace(axes[0], size=axes[0].size // split)
+        axes.insert(0, Axis("part", split, False))
 
     def cut(dims: Dims) -> Dims:
-        return in_parts(dims, first.name)
+        return in_parts(dims, missed[0]) if whole else dims
+
+    def dims_of(name: str) -> Dims:
+        i = program.by_name[name]
+        return (("part",), *i.dims) if whole else full_dims(program, i, missed)[0]
 
     adjoints = {f"{s.name}.value": s.name for s in b.stages} | {"j": INDEX}
     stages = tuple(
-        Stage(
-            f"d{n}",
-            b.total,
-            (("x", rename(substitute(e, results), adjoints)),),
-            0,
-        )
+        Stage(f"sum_d{n}", b.total, (("x", rename(substitute(e, results), adjoints)),), 0)
         for n, e in columns.items()
     )
     given = [replace(i, dims=cut(i.dims)) for i in _inputs(program, b)]
@@ -214,15 +213,15 @@ def _exchanged(
     ]
     given.append(Input(INDEX, tuple((a.name,) for a in program.reduced), "int64"))
     outputs = tuple(
-        Output(f"d{n}", var(f"d{n}.value"), (("part",), *program.by_name[n].dims), program.state)
-        for n in columns
+        Output(f"d{n}", var(f"sum_d{n}.value"), dims_of(n), program.state) for n in columns
     )
-    stages = tuple(replace(s, name=f"sum_{s.name}") for s in stages)
-    outputs = tuple(replace(o, expr=var(f"sum_{o.name}.value")) for o in outputs)
-    title = "columns" if whole else "shared"
-    return Program(
-        f"{program.name}_backward_{title}", axes, tuple(given), stages, outputs, program.state
-    )
+    title = f"{program.name}_backward_{'columns' if whole else 'shared'}"
+    return Program(title, tuple(axes), tuple(given), stages, outputs, program.state)
+
+
+def is_whole(program: Program, missed: Axes) -> bool:
+    """Are these all the outer axes, as a column misses them?"""
+    return missed == tuple(a.name for a in program.outer)
 
 
 def in_parts(dims: Dims, axis: str) -> Dims:

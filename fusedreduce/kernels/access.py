@@ -9,8 +9,10 @@ from fusedreduce.declare.record import POSITION_KINDS
 from fusedreduce.ir.expr import Expr, const, names, substitute, var
 from fusedreduce.kernels.body import Body
 from fusedreduce.kernels.names import identifier
-from fusedreduce.plan.layout import Layout
+from fusedreduce.plan.layout import Layout, contiguous
 from fusedreduce.program import dtype_kind
+
+INDEX_LIMIT = 2**30  # int32 holds twice as much: masked columns of a last tile lie beyond the row
 
 
 @dataclass
@@ -27,7 +29,7 @@ class Access:
     def __post_init__(self) -> None:
         self.program = self.body.program
         self.plan = self.body.plan
-        self.wide_columns = any(r[-1] > 1 or len(r) > 1 for _, _, r in self.layout.strides)
+        self.wide_columns = reach(self.layout) >= INDEX_LIMIT
 
     # -- indices
 
@@ -236,6 +238,17 @@ class Access:
         order = {n: k for k, n in enumerate([*tensors, *(o.name for o in self.program.outputs)])}
         strides = sorted(self.strided, key=lambda u: (order[self.strided[u]], "_column_" in u, u))
         return [*pointers, *numbers, *sizes, *strides]
+
+
+def reach(layout: Layout) -> int:
+    """How far from its first element a row reaches, in any tensor: is int32 enough for columns?
+
+    NOTE: the indices of a row that is not one stride are quotients, and those of int64 are slow.
+    """
+    return max(
+        sum(n * stride for n, stride in zip(layout.reduced, r, strict=True))
+        for r in (*(r for _, _, r in layout.strides), contiguous(layout.reduced))
+    )
 
 
 def integer_arguments(layout: Layout, rows: int, columns: int) -> dict[str, int]:

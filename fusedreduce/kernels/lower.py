@@ -49,6 +49,8 @@ def _cast(x: Expr, dtype: str, kind: str, state: str) -> Expr:
     narrow = dtype in ("float16", "bfloat16") or (dtype == "float32" and state == "float64")
     if kind != "float":
         x = cast(x, state)
+    if dtype == "bfloat16" and state == "float64":
+        x = cast(x, "float32")  # as torch rounds; Triton's interpreter has no other way
     return cast(cast(x, dtype), state) if narrow else x
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fusedreduce.declare import edges
-from fusedreduce.declare.record import Field
+from fusedreduce.declare.record import Field, Record
+from fusedreduce.declare.restrict import alone
 from fusedreduce.ir.expr import Expr, names, var
 from fusedreduce.kernels.body import Body
 from fusedreduce.kernels.spelling import TYPES, literal
@@ -166,8 +167,9 @@ class StagePrinter:
             wish = f"finish_{output}" if output else "finish"
             text = self.apply(wish, expr, "row")
             empty = dict(self.record.empty).get(output)
-            if empty is not None and parameters and edges.can_be_empty(self.record):
-                text = f"tl.where({self.nonempty()}, {text}, {literal(empty)})"
+            part = alone(self.record, output)
+            if empty is not None and parameters and edges.can_be_empty(part):
+                text = f"tl.where({self.nonempty(part)}, {text}, {literal(empty)})"
             if text.isidentifier():
                 name = text
             else:
@@ -178,10 +180,10 @@ class StagePrinter:
         if self.stage.state:
             self.bind_state()
 
-    def nonempty(self) -> str:
+    def nonempty(self, part: Record) -> str:
         """Edge: does the row hold an element? A state at its identity in every slot does not."""
         tests = []
-        for slot in self.record.slots:
+        for slot in part.slots:
             if slot.name in self.value:
                 tests.append(f"({self.value[slot.name]} != {literal(slot.identity)})")
         return " | ".join(tests)

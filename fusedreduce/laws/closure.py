@@ -19,6 +19,7 @@ from typing import TypeAlias
 
 from fusedreduce.ir.expr import Expr, call, names, rename, substitute, var, walk
 from fusedreduce.laws import growth
+from fusedreduce.laws.basis import functions
 from fusedreduce.laws.cases import Case
 from fusedreduce.laws.ratios import Ratio
 from fusedreduce.laws.separate import (
@@ -30,8 +31,8 @@ from fusedreduce.laws.separate import (
     separate,
     solve,
 )
-from fusedreduce.laws.transport import assemble, independent, printed, ways
-from fusedreduce.laws.writing import total, write
+from fusedreduce.laws.transport import assemble, lost_at_zero, printed, ways
+from fusedreduce.laws.writing import write
 
 MOST_TRIED = 6  # sums of which all choices are looked at
 _STEP = "step"  # a symbol for the step by which x and r are moved together
@@ -66,6 +67,7 @@ class Answer:
 
     certain   the reason is a proof; `growing` numbers speak for it where it is none
     positive  what would have to be positive for an answer
+    nonzero   references that the correction divides by, and the term does not: taken not to be 0
     """
 
     correction: Expr | None = None
@@ -74,6 +76,7 @@ class Answer:
     certain: bool = True
     growing: bool = False
     positive: Expr | None = None
+    nonzero: tuple[str, ...] = ()
 
 
 @lru_cache(maxsize=1024)
@@ -125,6 +128,7 @@ class _Search:
     ) -> None:
         self.case = case
         self.references = problem.references
+        self.may_vanish = [r for r in problem.references if dict(problem.signs).get(r) != "+"]
         self.elements = elements
         self.table = table
         self.field = problem.field
@@ -141,19 +145,32 @@ class _Search:
 
     def answer(self) -> Answer:
         found = self.over_moves(self.sums)
-        if found is None and self.solved(self.sums):
-            found = self.over_moves([*self.sums, *self.composed()]) or self.plain()
+        if self.solved(self.sums) and (found is None or found.nonzero):
+            whole = found or self.over_moves([*self.sums, *self.composed()]) or self.plain()
+            missing = self.missing_at_zero() if whole and whole.nonzero else ()
+            return Answer(missing=missing, certain=not self.table) if missing else whole or Answer()
         if found is not None:
-            return Answer(correction=found)
+            return found
         # NOTE functions without an exact meaning count as independent, which they may not be.
         return Answer(missing=self.missing(), certain=not self.table)
+
+    def corrected(self, sums: Sequence[Sum], factors: Sequence[Expr]) -> Answer:
+        """The correction by these factors, of the field and of the sums."""
+        term = rename(self.term, {r: f"old.{r}" for r in self.references})
+        lost = [r for r in self.may_vanish if lost_at_zero(self.case, term, factors, r)]
+        e = assemble([var(self.field), *(e for e, _ in sums)], factors)
+        return Answer(correction=e, nonzero=tuple(lost))
 
     def solved(self, sums: Sequence[Sum]) -> list[Ratio] | None:
         """T with target = T_0 own + sum T_j sums_j."""
         return solve(self.case.tower, [self.own, *(c for _, c in sums)], self.target)
 
-    def over_moves(self, sums: Sequence[Sum]) -> Expr | None:
-        """The correction by the fewest sums, over differences (or ratios) of references."""
+    def over_moves(self, sums: Sequence[Sum]) -> Answer | None:
+        """The correction by the fewest sums, over differences (or ratios) of references.
+
+        One that asks for a reference that is not 0 is the last choice.
+        """
+        asking: Answer | None = None
         span = set(self.target) | set(self.own)
         usable = [s for s in sums if s[1] and set(s[1]) <= span]
         usable.sort(key=lambda s: -len(s[1]))
@@ -169,8 +186,11 @@ class _Search:
                 tidy = [self.case.tower.tidy(f) for f in factors]
                 short = printed(self.case, tidy, way)
                 if short is not None:
-                    return assemble([var(self.field), *(e for e, _ in chosen)], short)
-        return None
+                    made = self.corrected(chosen, short)
+                    if not made.nonzero:
+                        return made
+                    asking = asking or made
+        return asking
 
     def needed(self, sums: Sequence[Sum]) -> list[Sum]:
         """The sums that one solution over all of them uses."""
@@ -198,30 +218,55 @@ class _Search:
                 out += [(e, parts)] if e.args else []
         return out
 
-    def plain(self) -> Expr | None:
+    def plain(self) -> Answer | None:
         """The correction with factors as they come, where nothing is tied by x - r or x / r."""
         factors = self.solved(self.sums)
         if factors is None:
             return None
         written = [write(self.case.tower, self.case.tower.tidy(f)) for f in factors]
-        return assemble([var(self.field), *(e for e, _ in self.sums)], written)
+        return self.corrected(self.sums, written)
 
     def missing(self) -> tuple[Expr, ...]:
         """Terms that close the span together with the term and the sums at hand, simplest first."""
-        have, lacking = [self.own, *(c for _, c in self.sums)], list[Expr]()
+        have, lacking = [self.own, *(c for _, c in self.sums)], list[Sum]()
         for e, parts in sorted(self.moved(), key=_simplicity):
             if solve(self.case.tower, have, self.target) is not None:
                 break
             if solve(self.case.tower, have, parts) is None:
-                lacking.append(e)
+                lacking.append((e, parts))
                 have.append(parts)
+        found = self.over_moves([*self.sums, *lacking])
+        better = self.missing_at_zero() if found is not None and found.nonzero else ()
+        return better or self.meant(lacking)
+
+    def missing_at_zero(self) -> tuple[Expr, ...]:
+        """Terms with whose sums a reference may be 0; () if none help."""
+        known, lacking = [c for _, c in self.sums], list[Sum]()
+        for e, parts in sorted(self.moved(), key=_simplicity):
+            if solve(self.case.tower, known, parts) is None:
+                lacking.append((e, parts))
+            if self.at_zero(lacking):
+                break
+        else:
+            return ()
+        for one in tuple(lacking):
+            others = [s for s in lacking if s is not one]
+            lacking = others if self.at_zero(others) else lacking
+        return self.meant(lacking)
+
+    def at_zero(self, more: Sequence[Sum]) -> bool:
+        """Is there a correction, with these sums too, that asks for no reference other than 0?"""
+        found = self.over_moves([*self.sums, *more])
+        return found is not None and not found.nonzero
+
+    def meant(self, sums: Sequence[Sum]) -> tuple[Expr, ...]:
         back = {str(v.value): e for e, v in self.table.items()}
-        return tuple(substitute(e, back) for e in lacking)
+        return tuple(substitute(e, back) for e, _ in sums)
 
     def moved(self) -> list[Sum]:
         """The functions of the element that the term is made of, moved to the reference."""
         move = self.move()
-        terms = [substitute(g, move) for g in _functions(self.case, self.own)]
+        terms = [substitute(g, move) for g in functions(self.case, self.own)]
         return [(e, self.parts(e, "old")) for e in terms]
 
     def move(self) -> dict[str, Expr]:
@@ -242,34 +287,3 @@ class _Search:
 
 def _simplicity(pair: tuple[Expr, Separation]) -> tuple[int, int]:
     return len(pair[1]), sum(1 for _ in walk(pair[0]))
-
-
-def _functions(case: Case, own: Separation) -> list[Expr]:
-    """Functions g of the element with term = sum h(r) g(x) and the h independent."""
-    keys = list(own)
-    monomials = list(dict.fromkeys(m for k in keys for m in _terms(case, own[k])))
-    rows = [[_terms(case, own[k]).get(m, case.tower.zero) for m in monomials] for k in keys]
-    basis = independent(case, rows)
-    out = []
-    for place in range(len(basis)):
-        parts = []
-        for k, row in zip(keys, rows, strict=True):
-            share = _coordinates(case, [rows[b] for b in basis], row)[place]
-            if not case.tower.is_zero(share):
-                parts.append(write(case.tower, k * share))
-        out.append(total(parts))
-    return out
-
-
-def _terms(case: Case, h: Ratio) -> dict[Ratio, Ratio]:
-    """h as constants times monomials of the references."""
-    case.tower.check_time()
-    return {unit: case.tower.number(c) for unit, c in case.tower.parts(h)}
-
-
-def _coordinates(case: Case, basis: Sequence[Sequence[Ratio]], row: Sequence[Ratio]) -> list[Ratio]:
-    columns = [{case.tower.number(i): v for i, v in enumerate(b)} for b in basis]
-    target = {case.tower.number(i): v for i, v in enumerate(row)}
-    found = solve(case.tower, columns, target)
-    assert found is not None
-    return found

@@ -275,7 +275,7 @@ def _assuming(problem: Problem) -> tuple[Answer, tuple[str, ...]]:
     known = dict(problem.signs)
     open_signs = [n for n in bare if known.get(n) != "+"]
     if not open_signs:
-        return found, ()
+        return found, tuple(f"{r} != 0" for r in found.nonzero)
     signs = tuple((n, "+" if n in open_signs else s) for n, s in problem.signs)
     other, more = _assuming(replace(problem, signs=signs))
     return other, tuple(dict.fromkeys([*(f"{n} > 0" for n in open_signs), *more]))

@@ -3,6 +3,7 @@
 Given    T, the factor by which a field or companion enters a correction, as an exact value
 Claim    if T(r, r') = T(r - r', 0), printing T(d, 0) at d = old.r - new.r is exact; likewise
          T(r, r') = T(r / r', 1)
+         where T is undefined at r = 0 and the term is not, no rule is right: all sums of x r are 0
 Use      the normal form r^2 - 2 r r' + r'^2 cancels and exp(m) / exp(m') overflows.
 """
 
@@ -12,9 +13,9 @@ import itertools
 from collections.abc import Sequence
 
 from fusedreduce.ir.expr import Expr, call, const, is_const, substitute, var
-from fusedreduce.laws.cases import Case
+from fusedreduce.laws.cases import Case, Open
 from fusedreduce.laws.ratios import Ratio, Undefined
-from fusedreduce.laws.separate import eliminate
+from fusedreduce.laws.reading import Unsupported
 from fusedreduce.laws.spelling import stable
 from fusedreduce.laws.writing import product, total, write
 
@@ -58,6 +59,24 @@ def _moved(case: Case, factor: Ratio, moves: dict[str, str]) -> Expr | None:
         return None
 
 
+def lost_at_zero(case: Case, term: Expr, factors: Sequence[Expr], r: str) -> bool:
+    """Is the term, over old.r, defined where r = 0, and one of the factors not?"""
+    if not _defined(case, term, f"old.{r}"):
+        return False
+    sides = (f"old.{r}", f"new.{r}")
+    return not all(_defined(case, f, side) for f in factors for side in sides)
+
+
+def _defined(case: Case, e: Expr, name: str) -> bool:
+    try:
+        case.number(substitute(e, {name: const(0.0)}))
+    except Undefined:
+        return False
+    except (Open, Unsupported):  # which value it has depends on the element
+        return True
+    return True
+
+
 def assemble(fields: Sequence[Expr], factors: Sequence[Expr]) -> Expr:
     """sum of field * factor, a common exponential factor taken out."""
     pairs = [(f, t) for f, t in zip(fields, factors, strict=True) if not is_const(t, 0)]
@@ -92,9 +111,3 @@ def _times(f: Expr, t: Expr) -> Expr:
 def _factors(t: Expr) -> list[Expr]:
     """The factors of a product written from left to right."""
     return [*_factors(t.args[0]), t.args[1]] if t.op == "mul" else [t]
-
-
-def independent(case: Case, rows: Sequence[Sequence[Ratio]]) -> list[int]:
-    """Indices of rows that span all rows; each is independent of those before it."""
-    columns = [list(c) for c in zip(*rows, strict=True)] if rows else []
-    return eliminate(case.tower, columns, len(rows)) if columns else []

@@ -55,6 +55,11 @@ def over(text: str, tensors: Sequence[Any]) -> tuple[Expr, Sources]:
     return expr, tuple(map(source, sources))
 
 
+def has_tables(text: str) -> bool:
+    """Does it read any? Nothing, the empty text, does not."""
+    return bool(text) and bool(_read(text)[1])
+
+
 def direct(text: str) -> dict[int, int]:
     """For each table that is a tensor itself: which of the tensors."""
     return {k: s for k, s in enumerate(_read(text)[1]) if isinstance(s, int)}

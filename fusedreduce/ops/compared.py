@@ -48,7 +48,8 @@ def compared(
     counted = None
     if labels is not None:
         require_shape(op, "labels", labels, a.shape[:-1], "a label a row", floating=False)
-        counted = labels != ignore_index
+        ignore_index = losses.whole_index(op, ignore_index)
+        counted = losses.comparable(op, "labels", labels, ignore_index) != ignore_index
     dtype = losses.loss_dtype(a, b)
     kept = dtype if reduction == "none" else None
     rows: Tensor = fused(a, b, counted, kept, *more, impl=impl)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
+from fusedreduce.declare import Max, Reduction
 from fusedreduce.ops.arguments import (
     broadcast_shape,
     real,
@@ -20,26 +22,39 @@ from fusedreduce.ops.arguments import (
 from fusedreduce.reductions import CosineSimilarity
 
 
-class ScaledProducts(CosineSimilarity):
-    """kx = max |x|, ky = max |y|, and x . x, y . y, x . y over the squares and product of them."""
+@lru_cache(maxsize=8)
+def scaled_products(least: float) -> type[Reduction]:
+    """kx = max |x|, ky = max |y|, each at least `least`; x . x, y . y, x . y over their products.
 
-    jointly_gauge = True  # x . y = kx ky d, whatever kx and ky
-    definition: Any = None
+    So nothing is divided by a size whose reciprocal is infinite.
+    """
 
-    def finish(kx, ky, qx, qy, d):
-        return {"kx": kx, "ky": ky, "qx": qx, "qy": qy, "d": d}
+    class ScaledProducts(CosineSimilarity):
+        """The parts of one cosine."""
+
+        __qualname__ = "ScaledProducts"  # the name of its kernels
+        jointly_gauge = True  # x . y = kx ky d, whatever kx and ky
+        definition: Any = None
+        kx = Max(lambda x: torch.clamp(torch.abs(x), min=least), identity=0.0, neutral=1.0)
+        ky = Max(lambda y: torch.clamp(torch.abs(y), min=least), identity=0.0, neutral=1.0)
+
+        def finish(kx, ky, qx, qy, d):
+            return {"kx": kx, "ky": ky, "qx": qx, "qy": qy, "d": d}
+
+    return ScaledProducts
 
 
 def share(k, q, eps):
-    """k / max(|x|, eps), where |x| = k sqrt(q); of a vector of zeros 1 / eps."""
-    k = torch.where(k == 0, 1.0, k)
+    """k / max(|x|, eps), where |x| = k sqrt(q)."""
     size = torch.where(q == 0, 0.0, k * torch.sqrt(torch.where(q == 0, 1.0, q)))
     return k / torch.clamp(size, min=eps)
 
 
 @fuse
 def fused_cosine_similarity(x, y, dim, eps, dtype):
-    r = reduce(ScaledProducts, wide(x), y=wide(y), dim=dim)
+    x, y = wide(x), wide(y)
+    least = 4 * torch.finfo(torch.promote_types(x.dtype, y.dtype)).tiny
+    r = reduce(scaled_products(least), x, y=y, dim=dim)
     return (r["d"] * share(r["kx"], r["qx"], eps) * share(r["ky"], r["qy"], eps)).to(dtype)
 
 

@@ -52,7 +52,8 @@ def cross_entropy(
     tensor([0.6931, 0.0000])
     """
     reduction = losses.chosen_reduction(OP, reduction, size_average, reduce)
-    soft = _checked(input, target, weight, ignore_index, label_smoothing, softcap)
+    ignore_index = losses.whole_index(OP, ignore_index)
+    soft, target = _checked(input, target, weight, ignore_index, label_smoothing, softcap)
     dtype = losses.loss_dtype(input, target) if soft else losses.loss_dtype(input)
     alone = input.dim() == 1
     x, t = (input[None], target[None]) if alone else (input, target)
@@ -68,26 +69,31 @@ def cross_entropy(
     if soft:
         rows = probability_rows(x, t, *options, impl=impl)
     else:
-        rows = label_rows(x, t, *options, ignore_index, impl=impl)
-    by, z_by = _divisors(rows, weight, t, ignore_index) if reduction == "mean" else (1, 1)
+        divided = reduction == "mean" and weight is None and t.numel() > 0
+        count = (t != ignore_index).sum() if divided else None
+        rows = label_rows(x, t, *options, ignore_index, count, impl=impl)
+    by, z_by = _divisors(rows, weight, t, ignore_index, soft) if reduction == "mean" else (1, 1)
     loss = losses.total(rows["loss"], by, reduction)
-    z = torch.zeros_like(loss)
-    if z_factor is not None:
-        z = losses.total(rows["z_loss"], z_by, reduction)
-        loss = loss + z
+    z = None if z_factor is None else losses.total(rows["z_loss"], z_by, reduction)
+    loss = loss if z is None else loss + z
     if alone and reduction == "none":
-        loss, z = loss[0], z[0]
-    return (loss.to(dtype), z.to(dtype)) if return_z_loss else loss.to(dtype)
+        loss, z = loss[0], z if z is None else z[0]
+    loss = loss.to(dtype)
+    if not return_z_loss:
+        return loss
+    return loss, torch.zeros_like(loss) if z is None else z.to(dtype)
 
 
-def _divisors(rows, weight, target, ignore_index):
-    """What the mean divides by: the loss by the labels' weights, the z-loss by the rows."""
-    if "share" not in rows:
+def _divisors(rows, weight, target, ignore_index, soft):
+    """What the mean divides by: the loss by the labels' weights, the z-loss by the rows.
+
+    None where the rows are divided already, by how many count.
+    """
+    if soft or not target.numel():
         return (rows["loss"].numel(),) * 2
-    share = rows["share"]
     if weight is None:
-        return (share.sum(),) * 2
-    share = share if weight.requires_grad else share.detach()  # no work for it in the backward
+        return None, None
+    share = rows["share"]
     return share.sum(), (target != ignore_index).sum()
 
 
@@ -98,22 +104,15 @@ def _checked(
     ignore_index: int,
     label_smoothing: float,
     softcap: Tensor | float | None,
-) -> bool:
-    """Does the target hold probabilities? What does not fit is an error."""
+) -> tuple[bool, Tensor]:
+    """Does the target hold probabilities, and the target. What does not fit is an error."""
     require_tensor(OP, "input", input)
     shape, at = tuple(input.shape), min(input.dim() - 1, 1)
     classes = losses.classes_of(OP, input, at)
     require_shape(OP, "weight", weight, (classes,), "one number a class")
-    if not 0.0 <= label_smoothing <= 1.0:
-        raise OptionError(
-            message(
-                f"{OP}: `label_smoothing` is no share",
-                expected="a number from 0 to 1",
-                came=repr(label_smoothing),
-            )
-        )
+    losses.require_share(OP, "label_smoothing", label_smoothing)
     require_softcap(OP, softcap)
-    if target.shape == input.shape:
+    if getattr(target, "shape", None) == input.shape:
         require_tensor(OP, "target", target)
         if ignore_index >= 0:
             raise OptionError(
@@ -124,9 +123,7 @@ def _checked(
                     do="give rows that do not count probabilities 0",
                 )
             )
-        return True
-    require_shape(
-        OP, "target", target, shape[:at] + shape[at + 1 :], "a class a row", floating=False
-    )
-    losses.require_labels(OP, target, classes, ignore_index)
-    return False
+        return True, target
+    rows = shape[:at] + shape[at + 1 :]
+    require_shape(OP, "target", target, rows, "a class a row", floating=False)
+    return False, losses.checked_labels(OP, target, classes, ignore_index)

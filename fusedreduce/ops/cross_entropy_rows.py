@@ -15,8 +15,11 @@ Labels = join(Label, CrossEntropy, LabelWeight)
 
 
 @fuse
-def label_rows(input, target, weight, smoothing, z_loss, softcap, logit_scale, ignore_index):
-    """loss, z-loss if asked for, and share (the weight of the label's class), of every row."""
+def label_rows(input, target, weight, smoothing, z_loss, softcap, logit_scale, ignore_index, count):
+    """loss, z-loss if asked for, and share (the weight of the label's class, if there are weights).
+
+    The losses are divided by `count`, the number of rows that count, where it is given.
+    """
     x, classes = scores(input, softcap, logit_scale), max(input.shape[1], 1)
     outputs = ["Label.nll"]
     outputs += ["Label.lse"] if z_loss is not None else []
@@ -25,17 +28,19 @@ def label_rows(input, target, weight, smoothing, z_loss, softcap, logit_scale, i
     w = 1.0 if weight is None else weight.reshape(-1, *[1] * (x.dim() - 2))
     r = reduce(Labels, x, 1, outputs=tuple(outputs), target=target.unsqueeze(1), w=w)
     counted = target != ignore_index
-    loss, share = r["Label"]["nll"], counted
-    if weight is not None:
-        share = torch.where(counted, r["LabelWeight"], 0.0)
-        loss = loss * r["LabelWeight"]
+    loss = r["Label"]["nll"]
+    loss = loss if weight is None else loss * r["LabelWeight"]
     if smoothing is not None:
         loss = (1.0 - smoothing) * loss + smoothing / classes * r["CrossEntropy"]["loss"]
     right = wrong_is_nan(target, classes, counted)
-    rows = {"loss": torch.where(counted, loss * right, 0.0), "share": share}
+    rows = {"loss": torch.where(counted, loss * right, 0.0)}
     if z_loss is not None:
         lse = r["Label"]["lse"]
         rows["z_loss"] = torch.where(counted, z_loss * lse * lse * right, 0.0)
+    if count is not None:
+        rows = {name: each / count for name, each in rows.items()}
+    if weight is not None:
+        rows["share"] = torch.where(counted, r["LabelWeight"], 0.0)
     return rows
 
 

@@ -83,6 +83,7 @@ def instance_norm(
             x, mean, var, weight, bias, last, real("instance_norm", "eps", eps), None, impl=impl
         )
         return as_given(y, last)
+    momentum = real("instance_norm", "momentum", momentum)
     factor = unbiased_factor(prod(shape[2:]), 1)
     y, mean, var = fused_instance_norm(
         x, None, None, weight, bias, last, real("instance_norm", "eps", eps), factor, impl=impl

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce.api.fuse import fuse
-from fusedreduce.errors import OptionError, message
+from fusedreduce.ops import losses
 from fusedreduce.ops.arguments import wide
 from fusedreduce.ops.compared import compared, row_sums
 
@@ -66,10 +66,7 @@ def js_div(
     >>> fr.ops.js_div(q, p)
     tensor(0.2158)
     """
-    if not 0.0 <= beta <= 1.0:
-        raise OptionError(
-            message("js_div: `beta` is no share", expected="a number from 0 to 1", came=repr(beta))
-        )
+    losses.require_share("js_div", "beta", beta)
     options: dict[str, Any] = dict(
         labels=labels, ignore_index=ignore_index, reduction=reduction, impl=impl
     )

@@ -29,9 +29,13 @@ def elements(input, target, log_target, dtype):
 
 
 @fuse
-def rows(input, target, log_target):
-    """The terms' sums along the last dimension."""
-    return torch.sum(relative(input, target, log_target), -1)
+def rows(input, target, log_target, reduction):
+    """The terms' sums along the last dimension, over what the reduction divides by."""
+    terms = relative(input, target, log_target)
+    sums = torch.sum(terms, -1)
+    if reduction == "sum":
+        return sums
+    return sums / max(input.shape[0] if reduction == "batchmean" else prod(terms.shape), 1)
 
 
 def kl_div(
@@ -68,7 +72,7 @@ def kl_div(
     if reduction == "none":
         found: Tensor = elements(input, target, log_target, dtype, impl=impl)
         return found
-    batch = input.shape[0] if input.dim() else 1
     x, t = (v if v.dim() else v[None] for v in (input, target))
-    sums: Tensor = rows(x, t, log_target, impl=impl)
-    return losses.total(sums, batch if reduction == "batchmean" else terms, reduction).to(dtype)
+    loss: Tensor = rows(x, t, log_target, reduction, impl=impl).sum()
+    nothing = (x.shape[0] if reduction == "batchmean" else terms) == 0 and reduction != "sum"
+    return (loss / 0 if nothing else loss).to(dtype)  # no row holds the NaN of 0 / 0

@@ -63,7 +63,7 @@ def number(op: str, name: str, value: Any, off: float) -> Tensor | float | None:
             message(f"{op}: `{name}` is not one number", expected="a number, or a tensor of one",
                     came=f"a tensor of shape {tuple(value.shape)}")
         )  # fmt: skip
-    return value
+    return value.reshape(())  # a dimension of its own would be one of the loss
 
 
 def require_softcap(op: str, softcap: Tensor | float | None) -> None:

@@ -24,7 +24,7 @@ def logsumexp(
     tensor([1000.6932])
     """
     require_tensor("logsumexp", "input", input, floating=False)
-    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+    if dim is None or (isinstance(dim, (tuple, list)) and not dim):
         raise ShapeError(
             message("logsumexp: `dim` names no dimension", expected="an integer or several",
                     came=repr(dim), do="for all of them: dim=tuple(range(input.dim()))")

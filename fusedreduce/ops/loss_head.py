@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -83,8 +85,10 @@ def loss_head(
     tensor([0.6931, 0.0000, 0.0000])
     """
     reduction = losses.chosen_reduction("loss_head", reduction)
-    wanted = (outputs,) if isinstance(outputs, str) else tuple(outputs)
-    if not wanted or not set(wanted) <= set(OUTPUTS):
+    ignore_index = losses.whole_index("loss_head", ignore_index)
+    several = isinstance(outputs, Iterable) and not isinstance(outputs, str)
+    wanted = tuple(outputs) if several else (outputs,)
+    if not wanted or any(w not in OUTPUTS for w in wanted):
         raise OptionError(
             message(
                 "loss_head: `outputs` are not some of its own",
@@ -96,7 +100,7 @@ def loss_head(
     require_softcap("loss_head", softcap)
     classes = losses.classes_of("loss_head", logits, -1)
     require_shape("loss_head", "target", target, logits.shape[:-1], "a class a row", floating=False)
-    losses.require_labels("loss_head", target, classes, ignore_index)
+    target = losses.checked_labels("loss_head", target, classes, ignore_index)
     options = (
         number("loss_head", "z_loss", z_loss, 0.0),
         number("loss_head", "softcap", softcap, float("inf")),

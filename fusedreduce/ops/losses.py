@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.nn import _reduction
 
 from fusedreduce.api.check import may_look_at
 from fusedreduce.errors import DtypeError, OptionError, ShapeError, message
-from fusedreduce.ops.arguments import require_choice, require_tensor, result_dtype
+from fusedreduce.ops.arguments import require_choice, require_tensor, result_dtype, whole
 
 SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
 
@@ -32,22 +34,57 @@ def loss_dtype(*tensors: Tensor) -> torch.dtype:
     return result_dtype(*tensors, autocast=("cpu", "cuda"))
 
 
-def require_labels(op: str, target: Tensor, classes: int, ignore_index: int) -> None:
-    """Integers; where values are looked at, each is a class or ignore_index. Else it makes NaN.
+def require_share(op: str, name: str, value: Any) -> None:
+    """A number from 0 to 1, or a tensor of one."""
+    if isinstance(value, torch.Tensor):
+        known = value.numel() == 1 and not value.is_complex()
+    else:
+        known = isinstance(value, (int, float, torch.SymFloat))
+    if not known or not 0.0 <= value <= 1.0:
+        raise OptionError(
+            message(f"{op}: `{name}` is no share", expected="a number from 0 to 1",
+                    came=repr(value)[:80])
+        )  # fmt: skip
 
-    NOTE torch compares unsigned integers with -100 modulo 256: a class would be ignored.
+
+def whole_index(op: str, ignore_index: Any) -> int:
+    """`ignore_index`, an integer of any make."""
+    known = isinstance(ignore_index, (int, torch.SymInt))
+    found: int | None = ignore_index if known else whole(ignore_index)
+    if found is None:
+        raise OptionError(
+            message(f"{op}: `ignore_index` is not an integer", expected="an integer",
+                    came=repr(ignore_index)[:80])
+        )  # fmt: skip
+    return found
+
+
+def comparable(op: str, name: str, labels: Tensor, *numbers: int) -> Tensor:
+    """Labels, in int64 where their own dtype does not hold the numbers they are compared with.
+
+    NOTE torch compares modulo the range of the tensor: int8 with 300 as with 44. Unsigned ones are
+    refused: a class would be -100.
     """
-    require_tensor(op, "target", target, floating=False)
-    if target.dtype not in SIGNED:
+    require_tensor(op, name, labels, floating=False)
+    if labels.dtype not in SIGNED:
         raise DtypeError(
             message(
                 f"{op}: the labels are not signed integers",
-                expected="target of int64, or probabilities in the shape of the input",
-                came=f"{str(target.dtype).removeprefix('torch.')} of shape {tuple(target.shape)}",
+                expected=f"{name} of int64, or probabilities in the shape of the input",
+                came=f"{str(labels.dtype).removeprefix('torch.')} of shape {tuple(labels.shape)}",
             )
         )
+    if labels.dtype == torch.int64:
+        return labels
+    held = torch.iinfo(labels.dtype)
+    return labels if all(held.min <= n <= held.max for n in numbers) else labels.long()
+
+
+def checked_labels(op: str, target: Tensor, classes: int, ignore_index: int) -> Tensor:
+    """Comparable; where values are looked at, each is a class or ignore_index, else it is NaN."""
+    target = comparable(op, "target", target, classes, ignore_index)
     if not may_look_at(target):
-        return
+        return target
     wrong = ((target < 0) | (target >= classes)) & (target != ignore_index)
     if wrong.any():
         raise OptionError(
@@ -58,6 +95,7 @@ def require_labels(op: str, target: Tensor, classes: int, ignore_index: int) -> 
                 do="mark rows without a label by ignore_index",
             )
         )
+    return target
 
 
 def classes_of(op: str, t: Tensor, dim: int) -> int:
@@ -70,8 +108,8 @@ def classes_of(op: str, t: Tensor, dim: int) -> int:
     )  # fmt: skip
 
 
-def total(rows: Tensor, divisor: Tensor | float, reduction: str) -> Tensor:
-    """The rows, their sum, or that over a divisor (0 / 0 = NaN)."""
+def total(rows: Tensor, divisor: Tensor | float | None, reduction: str) -> Tensor:
+    """The rows, their sum, or that over a divisor (0 / 0 = NaN) if they are not yet divided."""
     if reduction == "none":
         return rows
-    return rows.sum() if reduction == "sum" else rows.sum() / divisor
+    return rows.sum() if reduction == "sum" or divisor is None else rows.sum() / divisor

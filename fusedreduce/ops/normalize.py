@@ -71,10 +71,17 @@ def norm(x, p, dims):
     return r["k"] * (torch.sqrt(q) if p == 2 else q ** (1 / p))
 
 
+def invertible(x, times):
+    """Inside a fused function: x, and 0 where times / x may overflow: 0 * inf would be a slope."""
+    return torch.where(torch.abs(x) < times * torch.finfo(x.dtype).tiny, 0.0, x)
+
+
 @fuse
 def fused_normalize(x, p, dims, eps, dtype):
     x = wide(x)
-    return (x / torch.clamp(norm(x, *p, dims), min=eps)).to(dtype)
+    relative = 0 < p[0] < INF and p[0] != 1  # to the largest size, by which slopes are divided
+    size = norm(invertible(x, 4 * p[0] + 8) if relative else x, *p, dims)
+    return (x / torch.clamp(size, min=eps)).to(dtype)
 
 
 def normalize(

@@ -77,7 +77,7 @@ def rms_norm(
         eps = torch.finfo(torch.float64 if input.dtype == torch.float64 else torch.float32).eps
     if weight_offset is None:
         weight_offset = 1.0 if casting == "gemma" else 0.0
-    offset = float(weight_offset) if weight_offset else None
+    offset = real("rms_norm", "weight_offset", weight_offset) or None
     return fused_rms_norm(
         input, residual, weight, dims, real("rms_norm", "eps", eps), offset, llama, dtype, impl=impl
     )

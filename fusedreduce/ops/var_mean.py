@@ -10,7 +10,7 @@ from torch import Tensor
 from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
 from fusedreduce.errors import OptionError, message
-from fusedreduce.ops.arguments import require_dim, require_tensor, wide
+from fusedreduce.ops.arguments import real, require_dim, require_tensor, wide
 from fusedreduce.reductions import Moments
 
 
@@ -63,4 +63,5 @@ def var_mean(
     )
     dims = tuple(require_dim("var_mean", d, rank) for d in given)
     n = prod([input.shape[d] for d in dims]) if rank else 1
-    return fused_var_mean(input, dims or None, keepdim, unbiased_factor(n, correction), impl=impl)
+    factor = unbiased_factor(n, real("var_mean", "correction", correction))
+    return fused_var_mean(input, dims or None, keepdim, factor, impl=impl)

@@ -26,10 +26,7 @@ class CrossEntropy(LogSumExp):
     q = Sum(lambda x, w: w * torch.where(torch.isfinite(x), x, torch.where(w == 0, 0.0, x)))
     # Any c is right, a near one keeps the digits: 1e-6 only spares a weightless row 0 / 0.
     c = Reference(lambda u, q: torch.where(torch.isfinite(q), q / (u + 1e-6), 0.0))
-    e = Sum(
-        lambda x, w, c: w * torch.where(torch.isfinite(x), x - c, torch.where(w == 0, 0.0, x)),
-        correct=lambda e, old, new: e + old.u * (old.c - new.c),
-    )
+    e = Sum(lambda x, w, c: w * torch.where(torch.isfinite(x), x - c, torch.where(w == 0, 0.0, x)))
 
     def finish(m, s, u, c, e):
         return {"loss": torch.log(s) * u - (e + (c - m) * u), "lse": m + torch.log(s)}

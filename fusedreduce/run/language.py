@@ -60,14 +60,14 @@ class Language:
         """The expressions, over variables of these kinds, their values converted to `types`."""
         ready = tuple(rewrite(promote(e, kinds), _cheap_power) for e in exprs)
         parameters = tuple(dict.fromkeys(names(*ready)))
-        compiled = compiled_all if alone() else compiled_all.__wrapped__
+        compiled = compiled_all if unwatched() else compiled_all.__wrapped__
         body = compiled(ready, parameters, torch_dialect(self.state, self.device))
         return Function(
             parameters, body, tuple(None if t == "any" else self.dtype(t) for t in types)
         )
 
 
-def alone() -> bool:
+def unwatched() -> bool:
     """Does no transform or trace look on?
 
     NOTE: constants that are made inside of one belong to it: they are not to be kept for others.

@@ -6,6 +6,7 @@ import os
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from types import ModuleType
 from typing import Any
@@ -77,6 +78,10 @@ class Allocation:
     dtype: torch.dtype
     written: torch.dtype
 
+    @cached_property
+    def strides(self) -> tuple[int, ...]:
+        return contiguous(self.shape)
+
 
 @dataclass
 class Launch:
@@ -108,12 +113,15 @@ class Launch:
     def __post_init__(self) -> None:
         self.constants = (*self.integers, *(v for _, v in self.kernel.constants))
         self.rounds = any(o.written != o.dtype for o in self.outputs)
-        self.names = tuple(o.name for o in self.outputs)
 
     def __call__(self, values: Mapping[str, Any]) -> list[torch.Tensor]:
         """Run on tensors and numbers by input name; answers the outputs in order."""
         device = self.device
-        made = [torch.empty(o.shape, dtype=o.written, device=device) for o in self.outputs]
+        # NOTE: torch.empty takes half a microsecond more to do the same
+        made = [
+            torch.empty_strided(o.shape, o.strides, dtype=o.written, device=device)
+            for o in self.outputs
+        ]
         tensors = [*[values[n] for n in self.inputs], *made]
         numbers = [values[n] for n in self.numbers]
         if device.type != "cuda" or device.index == torch._C._cuda_getDevice():

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from fusedreduce.declare import edges
 from fusedreduce.declare.record import Record
+from fusedreduce.declare.restrict import alone
 from fusedreduce.ir.expr import Expr, call, substitute, where
 from fusedreduce.pair import depends_on
-from fusedreduce.run.language import Function, Language, alone
+from fusedreduce.run.language import Function, Language, unwatched
 from fusedreduce.states import merged
 
 State: TypeAlias = "dict[str, Tensor]"
@@ -38,7 +39,7 @@ def _functions(
     record: Record, state: torch.dtype, device: torch.device
 ) -> tuple[Function, Function]:
     """merge and finish of a record, compiled once."""
-    return (_compiled if alone() else _compiled.__wrapped__)(record, state, device)
+    return (_compiled if unwatched() else _compiled.__wrapped__)(record, state, device)
 
 
 @lru_cache(maxsize=256)
@@ -102,12 +103,13 @@ def finish(record: Record, state: Mapping[str, Tensor]) -> State:
     shapes = [state[s.name].shape for s in record.slots]
     shape, deep = (f(shapes, key=len) for f in (min, max))
     vectors = {s.field for s in record.slots if state[s.name].dim() > len(shape)}
-    nothing = ~edges.has_element(record, wide)
     values = {}
     for (output, expr), value in zip(record.finish, made, strict=True):
         own = deep if depends_on(record, expr, vectors) else shape
         values[output] = _shaped(value, own)
         if output in dict(record.empty):
+            part = alone(record, output)
+            nothing = ~edges.has_element(part if edges.can_be_empty(part) else record, wide)
             empty = torch.as_tensor(dict(record.empty)[output]).to(value)
             values[output] = torch.where(_shaped(nothing, own), empty, values[output])
     return values

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fusedreduce.declare import edges
 from fusedreduce.declare.record import Record
+from fusedreduce.declare.restrict import alone
 from fusedreduce.plan.layout import Layout, layout
 from fusedreduce.program import Output, Program, Stage
 from fusedreduce.run.language import Function, Language, Values
@@ -97,7 +98,8 @@ class Reduced:
         record = self.stage.record
         values = dict(zip(record.outputs, self.finish(state), strict=True))
         for output, value in record.empty:
-            values[output] = _or_empty(record, state, columns, values[output], value)
+            part = alone(record, output)
+            values[output] = _or_empty(part, state, columns, values[output], value)
         answer = {self.stage.result(o): v for o, v in values.items()}
         if self.stage.state:
             answer |= {self.stage.slot(s.name): state[s.name] for s in record.slots}

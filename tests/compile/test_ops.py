@@ -8,17 +8,16 @@ import torch
 from tests import chains, ops
 from tests.compile import test_backward, test_rows
 
-IMAGES = ("group_norm", "group_norm_plain", "instance_norm", "instance_norm_running")
 FORWARD = [c for c in ops.CASES if c.name not in ("softmax_first_axis", "logsumexp_all")]
 BACKWARD = [
     c for c in ops.CASES
     if c.name in ("layer_norm", "rms_norm_residual", "rms_norm_gemma", "instance_norm", "normalize",
-                  "cosine_similarity", "var_mean", "softmin")
+                  "group_norm", "cosine_similarity", "var_mean", "softmin")
 ]  # fmt: skip
 
 
 def columns_of(case: chains.Case) -> int:
-    return 100 if case.name in IMAGES else 1000
+    return 100 if case.name in ops.IMAGES else 1000
 
 
 @pytest.mark.parametrize("strategy", ["block", "loop"])

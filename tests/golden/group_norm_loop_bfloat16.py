@@ -91,7 +91,7 @@ def group_norm(
     row = tl.program_id(0).to(tl.int64)
     row_1 = row % R1
     row_0 = row // R1
-    column = tl.arange(0, BLOCK).to(tl.int64)  # (BLOCK,)
+    column = tl.arange(0, BLOCK)  # (BLOCK,)
     r = tl.load(x_ptr + row_0 * x_row_stride_0 + row_1 * x_row_stride_1).to(tl.float32)
     n = tl.full((), 0.0, tl.float32)
     d1 = tl.full((), 0.0, tl.float32)

@@ -48,7 +48,7 @@ def log_softmax_first_axis(
 ):
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)  # (ROWS,)
     row_inside = row < M  # (ROWS,)
-    column = tl.arange(0, BLOCK).to(tl.int64)  # (BLOCK,)
+    column = tl.arange(0, BLOCK)  # (BLOCK,)
     inside = row_inside[:, None] & (column < N)[None, :]  # (ROWS, BLOCK)
     x = tl.load(
         x_ptr + row[:, None] * x_row_stride + column[None, :] * x_column_stride,

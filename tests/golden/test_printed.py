@@ -10,7 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
+from fusedreduce.reductions import LogSumExp
+from tests import printing
 from tests.golden.kernels import KERNELS, Kernel
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -65,3 +68,12 @@ def test_another_process_prints_the_same(texts: dict[str, str]) -> None:
         cwd=ROOT, env=environment, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout.split("\0") == list(texts.values())
+
+
+@pytest.mark.parametrize(("columns", "wide"), [(1000, False), (40000, True)])
+def test_columns_are_wide_only_where_a_row_reaches_too_far(columns: int, wide: bool) -> None:
+    """A row of the first axis: its columns lie as far apart as there are rows."""
+    x = torch.empty(columns, 50000, device="meta")
+    text = printing.print_kernel(*printing.reduced(LogSumExp, {"x": x}, 0), None).kernel.source
+    (line,) = (line for line in text.splitlines() if line.strip().startswith("column ="))
+    assert ("int64" in line) == wide

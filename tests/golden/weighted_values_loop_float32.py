@@ -80,7 +80,7 @@ def weighted_values(
     row_inside = row < M  # (ROWS,)
     row_1 = row % R1  # (ROWS,)
     row_0 = row // R1  # (ROWS,)
-    column = tl.arange(0, BLOCK).to(tl.int64)  # (BLOCK,)
+    column = tl.arange(0, BLOCK)  # (BLOCK,)
     m = tl.full((ROWS,), float("-inf"), tl.float32)  # (ROWS,)
     s = tl.full((ROWS,), 0.0, tl.float32)  # (ROWS,)
     softmaxsum_2_m = tl.full((ROWS,), float("-inf"), tl.float32)  # (ROWS,)

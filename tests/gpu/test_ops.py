@@ -10,7 +10,6 @@ from fusedreduce import ops as public
 from tests import chains, gradients, ops, printing
 from tests.gpu.test_rows import moved
 
-IMAGES = ("group_norm", "group_norm_plain", "instance_norm", "instance_norm_running")
 each_case = pytest.mark.parametrize("case", ops.CASES, ids=lambda c: c.name)
 
 
@@ -30,7 +29,7 @@ def test_values(
 ) -> None:
     if columns < case.smallest:
         pytest.skip(f"{case.name} needs {case.smallest} columns")
-    longest = 200 if case.name in IMAGES or "all" in case.name else 5000
+    longest = 200 if case.name in ops.IMAGES or "all" in case.name else 5000
     if strategy == "block" and columns > longest:
         pytest.skip("a row that does not fit on chip")
     torch.manual_seed(0)
@@ -46,7 +45,7 @@ def test_values(
     ids=str,
 )  # fmt: skip
 def test_gradients(case: chains.Case, rows: int, columns: int, dtype: torch.dtype, device) -> None:
-    if case.name in IMAGES:
+    if case.name in ops.IMAGES:
         columns //= 15  # its row is 15 times as long
     if case.name == "normalize_inf" and dtype.itemsize == 2:
         pytest.skip("the largest value stands twice: torch shares its gradient out")

@@ -104,3 +104,11 @@ def test_another_stream(device) -> None:
         y = fr.reduce(LogSumExp, x * 2)
     side.synchronize()
     torch.testing.assert_close(y, torch.logsumexp(x * 2, -1))
+
+
+def test_a_row_that_reaches_beyond_int32(device) -> None:
+    """Along the first axis, 2.25e9 elements: the columns' offsets are int64."""
+    x = torch.randn(45000, 50000, device=device, dtype=torch.float16)
+    got = fr.reduce(fr.reductions.LogSumExp, x, dim=0)
+    want = torch.logsumexp(x[:, -64:].double(), 0)
+    torch.testing.assert_close(got[-64:].double(), want, rtol=1e-3, atol=0.0)

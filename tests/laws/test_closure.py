@@ -70,6 +70,62 @@ def test_corrections_are_printed_over_differences_or_ratios(term, companions, te
     assert found.correction == text
 
 
+AT_ZERO = [
+    # term, companions, correction, companions asked for, what is taken as given
+    (lambda x, c: x - c, {"q": lambda x: x}, "", ("1.0",), ()),
+    (lambda x, w, c: w * (x - c), {"q": lambda x, w: w * x}, "", ("w",), ()),
+    (
+        lambda x, w, c: w * (x - c),
+        {"q": lambda x, w: w * x, "u": lambda w: w},
+        "c_ + old.u * (old.c - new.c)",
+        (),
+        (),
+    ),
+    (lambda x, c: x + c, {}, "", ("1.0",), ()),
+    (lambda x, c: x * c, {}, "c_ * (new.c / old.c)", (), ("c != 0",)),
+    (lambda x, c: x / c, {}, "c_ * (old.c / new.c)", (), ()),
+]
+
+
+@pytest.mark.parametrize(("term", "companions", "text", "missing", "given"), AT_ZERO)
+def test_no_correction_divides_by_a_reference_that_may_be_0(
+    term, companions, text, missing, given
+) -> None:
+    """Where the term has a value at r = 0, a ratio of r is no rule: the difference is asked for."""
+    found = derive(term, reference="c", companions=companions)
+    assert found.missing == missing
+    assert found.correction == re.sub(r"^c_", found.field, text)
+    assert found.assumed == given
+
+
+def test_a_weighted_sum_that_needs_its_weights_is_told_so() -> None:
+    """A ratio of c would be NaN in a row whose weighted sum is 0, and refuted for it."""
+
+    class Spread(fr.Reduction):
+        domain = {"w": "nonnegative"}
+        q = fr.Sum(lambda x, w: torch.where(w == 0, 0.0, w * x))
+        u = fr.Sum(lambda w: torch.where(w == 0, 0.0, w))
+        c = fr.Reference(lambda u, q: q / (u + 1e-6))
+        e = fr.Sum(lambda x, w, c: torch.where(w == 0, 0.0, w * (x - c)))
+
+        def finish(q, c, e):
+            return {"e": e, "c": c}
+
+    done = complete(Spread.record).by_name["e"]
+    assert done.correct is not None
+    assert "/" not in show(done.correct)
+    x = torch.tensor([[1.0, -1.0, 0.0, 4.0], [0.0, 0.0, 0.0, 2.0]])
+    w = torch.tensor([1.0, 1.0, 1.0, 0.0])
+    found = fr.reduce(Spread, x, w=w)
+    torch.testing.assert_close(found, {"e": torch.zeros(2), "c": torch.zeros(2)})
+
+    class Weightless(Spread):
+        u = fr.Sum(lambda x: 1.0)
+
+    with pytest.raises(DeclarationError, match="the correction of `e` needs a companion"):
+        complete(Weightless.record)
+
+
 MISSING = [
     (lambda x, m: (x - m) * torch.exp(x - m), ("exp(x - m)",)),
     (lambda x, m: (x - m) ** 2, ("1.0", "x - m")),

@@ -196,5 +196,10 @@ def test_offsets_are_pieces_of_the_whole() -> None:
     whole = fr.attention(q, k, v, **arguments)
     piece = fr.attention(q[:, :, 7:], k, v, q_offset=7, **arguments)
     torch.testing.assert_close(piece, whole[:, :, 7:])
+    seen = causal(12, 12)[7:]  # a tensor is of the pairs of this call
+    torch.testing.assert_close(
+        fr.attention(q[:, :, 7:], k, v, mask=seen, q_offset=7),
+        fr.attention(q, k, v, is_causal=True)[:, :, 7:],
+    )
     late = fr.attention(q[:, :, 9:], k[:, :, 5:], v[:, :, 5:], q_offset=9, k_offset=5, **arguments)
     torch.testing.assert_close(late, whole[:, :, 9:])

@@ -108,7 +108,20 @@ def test_what_rows_share_is_summed_where_it_is_made(name: str) -> None:
     made = derivative.derived(program, tuple(i.name for i in program.inputs))
     assert not isinstance(made, str)
     (output,) = (o for p in made.shared for o in p.outputs if o.name == "dx")
-    assert output.axes == {"part", *program.by_name["x"].axes}
+    assert output.axes == program.by_name["x"].axes
+
+
+@pytest.mark.parametrize(("name", "given"), [("group_norm", "weight"), ("parts_of_a_row", "w")])
+def test_the_inside_of_a_part_is_summed_where_it_is_read(name: str, given: str) -> None:
+    """The gradient of a number a channel is stored once a sample and channel, not a position."""
+    (case,) = (c for c in (*chains.CASES, *references.CASES) if c.name == name)
+    task, values = printing.fused(case.fn, case.inputs(6, 10, torch.float32))
+    program = pipeline.trace_task(task, values, trust=False).program
+    made = derivative.derived(program, tuple(i.name for i in program.inputs))
+    assert not isinstance(made, str)
+    (output,) = (o for p in made.shared for o in p.outputs if o.name == f"d{given}")
+    sample = program.outer[0].name
+    assert output.axes == {sample, *program.by_name[given].axes}
 
 
 def test_only_a_column_asks_for_a_gradient() -> None:

@@ -148,7 +148,7 @@ def test_a_wrong_label_makes_its_row_nan() -> None:
     x = torch.randn(4, 9, requires_grad=True)
     target = torch.tensor([9, 3, -1, -100])
     for weight in (None, torch.rand(9)):
-        found = label_rows(x, target, weight, 0.1, 0.1, None, None, -100)
+        found = label_rows(x, target, weight, 0.1, 0.1, None, None, -100, None)
         for rows in (found["loss"], found["z_loss"]):
             assert rows.isnan().tolist() == [True, False, True, False]
         (g,) = torch.autograd.grad(found["loss"].nansum(), x)

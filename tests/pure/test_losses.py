@@ -54,12 +54,15 @@ def test_the_backward_is_derived(case: chains.Case) -> None:
     assert not isinstance(derivative.derived(program, floating), str)
 
 
-@each
+@pytest.mark.parametrize(
+    "case", [c for c in losses.CASES if c.name != "kl_div mean"], ids=lambda c: c.name
+)
 def test_a_row_does_not_depend_on_its_batch(case: chains.Case) -> None:
     args = case.inputs(65, 257, torch.float32)
     fused = fr.fuse(case.fn)
     whole = chains.flat(fused(*args))
     assert all(torch.equal(a, b) for a, b in zip(whole, chains.flat(fused(*args)), strict=True))
-    part = tuple(a[7:9] if isinstance(a, torch.Tensor) and a.shape[0] == 65 else a for a in args)
+    cut = lambda a: isinstance(a, torch.Tensor) and a.dim() > 0 and a.shape[0] == 65
+    part = tuple(a[7:9] if cut(a) else a for a in args)
     for a, b in zip(whole, chains.flat(fused(*part)), strict=True):
         assert torch.equal(a[7:9], b)

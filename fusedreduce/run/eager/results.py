@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fusedreduce.declare.edges import can_be_empty, has_element
 from fusedreduce.declare.record import Record
+from fusedreduce.declare.restrict import alone
 from fusedreduce.run.eager.rows import KEYS, Rows, Values, call, components, gate
 
 
@@ -28,7 +29,8 @@ def finished(record: Record, state: Values, rows: Rows) -> Values:
     answer = {}
     for name, value in results.items():
         value = rows.rows(value)
-        if name in empty and nothing is not None:
+        nothing = _nothing(alone(record, name), state, rows) if name in empty else None
+        if nothing is not None:
             value = torch.where(nothing, torch.as_tensor(empty[name]).to(value), value)
         if value.is_floating_point() and name in from_values:
             value = value.to(rows.deep if name in deep else rows.result)
