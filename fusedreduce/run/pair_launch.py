@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,21 +29,43 @@ from fusedreduce.plan.layout import layout
 from fusedreduce.plan.pairs import PairPlan, chunks
 from fusedreduce.program import Program
 from fusedreduce.run import launch, pair_gradients
-from fusedreduce.run.descriptors import descriptor
+from fusedreduce.run.descriptors import LINE, descriptor
 from fusedreduce.run.pair_inputs import PairInputs
 
 Values = Mapping[str, Tensor]
 Tile = tuple[int, int, int, int]  # queries, keys, warps, stages
 MOST_LAUNCHES = 256
+_STRIDE = re.compile(r"_(stride|size)_\d$")
 
 
-@dataclass(frozen=True)
+@dataclass
 class Loaded:
-    """A printed kernel, ready to be launched."""
+    """A printed kernel, ready to be launched.
+
+    Triton specialises a build to which addresses and strides are multiples of 16. Where the kernel
+    takes no strides and every address is one, `built` is the build, and a call goes straight to it.
+    """
 
     kernel: PrintedKernel
     plan: PairPlan
     function: Any
+    built: Any = None
+
+    def __post_init__(self) -> None:
+        self.plain = not any(_STRIDE.search(n) for n in self.kernel.arguments)
+        self.constants = tuple(v for _, v in self.kernel.constants)
+        self.options = dict(self.kernel.constants)
+        self.options |= {"num_warps": self.plan.num_warps, "num_stages": self.plan.num_stages}
+
+    def __call__(self, programs: int, given: Sequence[Any]) -> None:
+        fast = self.plain and all(g.data_ptr() % LINE == 0 for g in given if isinstance(g, Tensor))
+        if fast and self.built is not None:
+            addresses = (g.data_ptr() if isinstance(g, Tensor) else g for g in given)
+            self.built[(programs, 1, 1)](*addresses, *self.constants)
+            return
+        build = self.function[(programs,)](*given, **self.options)
+        if fast:
+            self.built = build
 
 
 # ---- forward and backward ------------------------------------------------------------------------
@@ -120,10 +143,10 @@ def gradients(
 
 def rows_by_kernel(program: Program, values: Values) -> list[Tensor]:
     """A row program by its printed kernel; kept for each way its inputs lie."""
-    strides = launch.program_strides(program, values)
-    key = (id(program), *strides.values())
+    strides = {i.name: values[i.name].stride() for i in program.inputs}
+    key = (id(program), *strides.values())  # the program is kept beside its launch
     if key not in _rows:
-        lay = layout(program, strides)
+        lay = layout(program, launch.program_strides(program, values))
         plan = row_plans.plan(program, lay)
         kernel = print_rows(program, plan, lay, program.name)
         device = next(iter(values.values())).device
@@ -260,24 +283,35 @@ def written(made: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def rounded(made: dict[str, Tensor], dtypes: Mapping[str, str]) -> dict[str, Tensor]:
+    if not launch.interpreting():
+        return made
     return {n: t.to(getattr(torch, dtypes[n])) for n, t in made.items()}
 
 
 def run(ready: Loaded, inputs: PairInputs, tensors: Values, programs: int) -> None:
     """One launch of a kernel on the stream and device of the inputs."""
-    integers = inputs.sizes() | inputs.integers()
-    integers |= {"H": inputs.rows[1], "group": inputs.group}
+    integers = inputs.sizes() | {"H": inputs.q.shape[1], "group": inputs.group}
+    if inputs.tables:
+        integers |= inputs.integers()
     if not ready.plan.descriptors:
         tensors, more = by_address(tensors)
         integers |= more
     given = [argument(ready, n, tensors, inputs.numbers, integers) for n in ready.kernel.arguments]
-    options = dict(ready.kernel.constants)
-    options |= {"num_warps": ready.plan.num_warps, "num_stages": ready.plan.num_stages}
-    if inputs.q.is_cuda and inputs.q.device.index != torch.cuda.current_device():
-        with torch.cuda.device(inputs.q.device):
-            started(ready, programs, given, options)
-    else:
-        started(ready, programs, given, options)
+    device = inputs.q.device
+    try:
+        if device.type != "cuda" or device.index == torch.cuda.current_device():
+            ready(programs, given)
+        else:
+            with torch.cuda.device(device):
+                ready(programs, given)
+    except Exception as error:
+        raise BackendError(
+            message(
+                f"the printed kernel {ready.kernel.name} failed: {type(error).__name__}: {error}",
+                came=f"{ready.plan.describe()}",
+                do='choose impl="tiles", and report the printed kernel',
+            )
+        ) from error
 
 
 def by_address(tensors: Values) -> tuple[dict[str, Tensor], dict[str, int]]:
@@ -293,19 +327,6 @@ def by_address(tensors: Values) -> tuple[dict[str, Tensor], dict[str, int]]:
     return found, strides
 
 
-def started(ready: Loaded, programs: int, given: Sequence[Any], options: Mapping[str, int]) -> None:
-    try:
-        ready.function[(programs,)](*given, **options)
-    except Exception as error:
-        raise BackendError(
-            message(
-                f"the printed kernel {ready.kernel.name} failed: {type(error).__name__}: {error}",
-                came=f"{ready.plan.describe()}",
-                do='choose impl="tiles", and report the printed kernel',
-            )
-        ) from error
-
-
 def argument(
     ready: Loaded,
     name: str,
@@ -313,15 +334,13 @@ def argument(
     numbers: Mapping[str, float],
     integers: Mapping[str, int],
 ) -> Any:
-    if "_desc" in name:
-        operand, _, part = name.partition("_desc")
-        tile = ready.plan.KEYS if operand in ("k", "v") else ready.plan.QUERIES
-        width = chunks(tensors[operand].shape[-1])[int(part[1:] or 0)]
-        return descriptor(tensors[operand], tile, width)
     for table in (tensors, numbers, integers):
         if name in table:
             return table[name]
-    raise AssertionError(f"{ready.kernel.name} asks for {name}")
+    operand, _, part = name.partition("_desc")
+    tile = ready.plan.KEYS if operand in ("k", "v") else ready.plan.QUERIES
+    width = chunks(tensors[operand].shape[-1])[int(part[1:] or 0)]
+    return descriptor(tensors[operand], tile, width)
 
 
 def tiles_of(length: int, tile: int) -> int:

@@ -7,6 +7,7 @@ well as a printed row kernel.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
@@ -45,29 +46,51 @@ def row_values(
     """
     given = dict(saved) | {n: t for n, t in adjoints.items() if t is not None}
     d_out = vectors.get(adjoint(b.vector)) if b.vector else None
-    zeros = {adjoint(r.name) for r in b.forward.results} - given.keys()
-    zeros |= set() if d_out is not None else {s.name for s in b.sums}
+    found = dict(given)
+    how = recipe(b, frozenset(given), d_out is not None)
+    if how.exprs:
+        assert d_out is not None
+        tensors = {n: given[n] for n in how.read}
+        tensors |= {b.vector: _there(vectors, b.vector), adjoint(b.vector): d_out}
+        dtypes = tuple((n, t.dtype) for n, t in tensors.items())
+        program = row_program(b, how.exprs, dtypes, (*inputs.rows, b.forward.DV))
+        made = run(program, {i.name: tensors[i.name] for i in program.inputs})
+        found |= zip((n for n, _ in how.exprs), made, strict=True)
+    if how.later:
+        found |= _by_language(b, inputs, found, dict(how.later))
+    missing = [n for n in b.rows if n not in found]
+    if missing:
+        state = getattr(torch, b.forward.state)
+        zero = torch.zeros((), dtype=state, device=inputs.q.device).expand(inputs.rows)
+        found |= dict.fromkeys(missing, zero)
+    return {n: found[n] for n in b.rows}
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Which row values a program makes, over `<sum>.value` and rows `read`; which come later."""
+
+    exprs: tuple[tuple[str, Expr], ...]
+    read: tuple[str, ...]
+    later: tuple[tuple[str, Expr], ...]
+
+
+@lru_cache(maxsize=256)
+def recipe(b: PairBackward, given: frozenset[str], has_vector: bool) -> Recipe:
+    """How the row values are made from these saved values and adjoints; the others are 0."""
+    zeros = {adjoint(r.name) for r in b.forward.results} - given
+    zeros |= set() if has_vector else {s.name for s in b.sums}
     nothing = {n: const(0.0) for n in zeros}
     shifts = {n: simplify(substitute(e, nothing)) for n, e in b.shifts}
     sums = {s.name for s in b.sums} - zeros
     plain = {n: e for n, e in shifts.items() if set(names(e)) <= {*given, *sums}}
     plain = plain if sums else {}
-    read = {n for e in (shifts.keys() - plain.keys()) for n in names(shifts[e])} | set(b.rows)
+    later = {n: e for n, e in shifts.items() if n not in plain}
+    read = {n for e in later.values() for n in names(e)} | set(b.rows)
     exprs = {n: var(f"{n}.value") for n in sums & read}
     exprs |= {n: substitute(e, {s: var(f"{s}.value") for s in sums}) for n, e in plain.items()}
-    found = dict(given)
-    if exprs:
-        assert d_out is not None
-        tensors = {n: t for n, t in given.items() if n in names(*exprs.values())}
-        tensors |= {b.vector: _there(vectors, b.vector), adjoint(b.vector): d_out}
-        dtypes = tuple((n, str(t.dtype).removeprefix("torch.")) for n, t in tensors.items())
-        program = row_program(b, tuple(exprs.items()), dtypes, (*inputs.rows, b.forward.DV))
-        made = run(program, {i.name: tensors[i.name] for i in program.inputs})
-        found |= zip(exprs, made, strict=True)
-    found |= _by_language(b, inputs, found, {n: shifts[n] for n in shifts.keys() - plain.keys()})
-    state = getattr(torch, b.forward.state)
-    zero = torch.zeros((), dtype=state, device=inputs.q.device).expand(inputs.rows)
-    return {n: found.get(n, zero) for n in b.rows}
+    rows = tuple(n for n in names(*exprs.values()) if n in given)
+    return Recipe(tuple(exprs.items()), rows, tuple(later.items()))
 
 
 def _there(vectors: Mapping[str, Tensor | None], name: str) -> Tensor:
@@ -80,7 +103,7 @@ def _there(vectors: Mapping[str, Tensor | None], name: str) -> Tensor:
 def row_program(
     b: PairBackward,
     exprs: tuple[tuple[str, Expr], ...],
-    dtypes: tuple[tuple[str, str], ...],
+    dtypes: tuple[tuple[str, torch.dtype], ...],
     shape: tuple[int, int, int, int],
 ) -> Program:
     """Row values over `<sum>.value` and rows, as one fused function of the vectors and rows."""
@@ -97,7 +120,9 @@ def row_program(
         name=f"{b.forward.name}_rows",
         axes=tuple(Axis(n, k, n == "d") for n, k in zip("bhid", shape, strict=True)),
         inputs=tuple(
-            Input(n, wide if n in (vector, d_vector) else OUTER, d) for n, d in dtypes if n in used
+            Input(n, wide if n in (vector, d_vector) else OUTER, str(d).removeprefix("torch."))
+            for n, d in dtypes
+            if n in used
         ),
         stages=tuple(stages),
         outputs=tuple(Output(n, e, OUTER, b.forward.state) for n, e in exprs),
