@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cached_property, reduce
 
 from fusedreduce.declare.record import Record
 from fusedreduce.gradient.element import NoBackward
@@ -52,7 +52,7 @@ class PairBackward:
     factor: Expr
     tables: tuple[tuple[Read, Expr], ...]
 
-    @property
+    @cached_property
     def rows(self) -> tuple[str, ...]:
         """The row values that the element's formulas read, in order."""
         exprs = [self.score, *(e for _, e in self.tables)]
