@@ -20,7 +20,7 @@ NO_INDEX = var("no index")  # positions are int32 in a pair kernel; offsets are 
 PRINTED = frozenset((
     "b", "h", "hk", "i", "j", "i0", "i1", "j0", "j1", "block", "blocks", "bh", "H", "group",
     "Sq", "Sk", "QUERIES", "KEYS", "query", "key", "q", "k", "v", "score", "end", "count", "n", "g",
-    "full", "full_end", "first_block", "listed", "width", "seen_key", "seen_query",
+    "place", "together", "first_bh", "full", "full_end", "first_block", "listed", "width", "seen_key", "seen_query",
 ))  # fmt: skip
 
 
@@ -232,7 +232,23 @@ class Frame:
         more = "" if self.pair.state == "float32" else f", out_dtype=tl.{self.pair.state}"
         return f"tl.dot({a}, {b}{', ' + into if into else ''}{precision}{more})"
 
-    # -- loops
+    # -- programs and loops
+
+    def programs(self, outer: str, size: str, last_first: bool) -> None:
+        """Which block of which head a program takes: where ranges differ, the long ones first.
+
+        So many heads side by side as fit in the second-level cache together.
+        """
+        w = self.body.writer
+        w.line(f"blocks = tl.cdiv({outer}, {size})")
+        if self.blocks.ranges is None:
+            w.line("block = tl.program_id(0) % blocks")
+            w.line("bh = tl.program_id(0) // blocks")
+            return
+        w.line("place = tl.program_id(0) % (blocks * together)")
+        w.line(f"block = {'blocks - 1 - ' * last_first}place // together")
+        w.line("first_bh = tl.program_id(0) // (blocks * together) * together")
+        w.line("bh = first_bh + place % together")
 
     def inside(self, exprs: Sequence[Expr], whole: bool = False) -> None:
         """`inside`: the pairs of a partial block that count; of full shape if `whole`."""
@@ -334,7 +350,7 @@ class Frame:
         parts += [FUNCTIONS[n].text.strip("\n") + "\n" for n in with_needs(functions.library)]
         parts += list(functions.texts.values())
         kernel = Body(self.body.program, Tile(even=False)).writer
-        sizes = [a for a in arguments if a in ("H", "group", "Sq", "Sk")]
+        sizes = [a for a in arguments if a in ("H", "group", "Sq", "Sk", "together")]
         kernel.line(f"@triton.jit(do_not_specialize={sizes})".replace("'", '"'))
         signature = [*typed, *(f"{c}: tl.constexpr" for c in constants)]
         kernel.line(f"def {self.title}({', '.join(signature)}):")

@@ -129,13 +129,8 @@ class ForwardPrinter:
         return self.finished()
 
     def begin(self) -> None:
-        w, heavy_last = self.w, self.blocks.ranges is not None
-        w.line("blocks = tl.cdiv(Sq, QUERIES)")
-        order = (
-            "blocks - 1 - tl.program_id(0) % blocks" if heavy_last else "tl.program_id(0) % blocks"
-        )
-        w.line(f"block = {order}")
-        w.line("bh = tl.program_id(0) // blocks")
+        w = self.w
+        self.frame.programs("Sq", "QUERIES", last_first=True)
         w.line("b = bh // H")
         w.line("h = bh % H")
         w.line("hk = h // group" if self.blocks.grouped else "hk = h")
@@ -259,6 +254,7 @@ class ForwardPrinter:
     def finished(self) -> PrintedKernel:
         frame = self.frame
         sizes = ["H", *["group"] * self.blocks.grouped, "Sq", "Sk"]
+        sizes += ["together"] * (self.blocks.ranges is not None)
         extra = [n for n in frame.integers if n not in sizes]
         arguments = [*frame.pointers, *frame.numbers, *sizes, *extra]
         constants = (("QUERIES", self.plan.QUERIES), ("KEYS", self.plan.KEYS))

@@ -35,6 +35,7 @@ from fusedreduce.run.pair_inputs import PairInputs
 Values = Mapping[str, Tensor]
 Tile = tuple[int, int, int, int]  # queries, keys, warps, stages
 MOST_LAUNCHES = 256
+CACHE = 2**25  # bytes of the second-level cache that the heads running side by side may fill
 _STRIDE = re.compile(r"_(stride|size)_\d$")
 
 
@@ -291,6 +292,7 @@ def rounded(made: dict[str, Tensor], dtypes: Mapping[str, str]) -> dict[str, Ten
 def run(ready: Loaded, inputs: PairInputs, tensors: Values, programs: int) -> None:
     """One launch of a kernel on the stream and device of the inputs."""
     integers = inputs.sizes() | {"H": inputs.q.shape[1], "group": inputs.group}
+    integers["together"] = heads_together(inputs, ready.plan.direction == "keys")
     if inputs.tables:
         integers |= inputs.integers()
     if not ready.plan.descriptors:
@@ -312,6 +314,29 @@ def run(ready: Loaded, inputs: PairInputs, tensors: Values, programs: int) -> No
                 do='choose impl="tiles", and report the printed kernel',
             )
         ) from error
+
+
+def heads_together(inputs: PairInputs, keys: bool) -> int:
+    """How many heads' programs run side by side: a divisor of their number.
+
+    What their inner loops read, k and v (for d k and d v: q and d_out), fits in the cache.
+    """
+    batch, heads, length = inputs.rows
+    inner = length * inputs.group if keys else inputs.k.shape[2] / inputs.group
+    width = inputs.q.shape[3] + (inputs.v.shape[3] if inputs.v is not None else 0)
+    number = batch * (inputs.k.shape[1] if keys else heads)
+    room = CACHE // max(1, int(inner * width * inputs.q.element_size()))
+    return largest_divisor(number, max(1, room))
+
+
+@lru_cache(maxsize=1024)
+def largest_divisor(number: int, limit: int) -> int:
+    """The largest divisor of a number that is not above a limit.
+
+    >>> largest_divisor(32, 12), largest_divisor(7, 3)
+    (8, 1)
+    """
+    return max((d for d in range(1, min(number, limit) + 1) if number % d == 0), default=1)
 
 
 def by_address(tensors: Values) -> tuple[dict[str, Tensor], dict[str, int]]:
