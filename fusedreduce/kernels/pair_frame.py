@@ -18,9 +18,10 @@ from fusedreduce.program import Axis, Program
 
 NO_INDEX = var("no index")  # positions are int32 in a pair kernel; offsets are widened by hand
 PRINTED = frozenset((
-    "b", "h", "hk", "i", "j", "i0", "i1", "j0", "j1", "block", "blocks", "bh", "H", "group",
-    "Sq", "Sk", "QUERIES", "KEYS", "query", "key", "q", "k", "v", "score", "end", "count", "n", "g",
-    "place", "together", "first_bh", "full", "full_end", "first_block", "listed", "width", "seen_key", "seen_query",
+    "b", "h", "hk", "i", "j", "i0", "i1", "j0", "j1", "block", "blocks", "bh", "H", "group", "Sq",
+    "Sk", "QUERIES", "KEYS", "query", "key", "q", "k", "v", "score", "end", "count", "n", "g",
+    "place", "together", "first_bh", "full", "full_end", "first_block", "listed", "width",
+    "seen_key", "seen_query",
 ))  # fmt: skip
 
 
