@@ -54,6 +54,8 @@ def test_gradients(case: chains.Case, rows: int, columns: int, dtype: torch.dtyp
 
 @each
 def test_bits_repeat_and_do_not_depend_on_the_batch(case: chains.Case, device) -> None:
+    if "mean" in case.name:
+        pytest.skip("a mean divides by how many rows there are")
     for columns in (200, 20000):
         args = moved(case.inputs(65, columns, torch.float32), device)
         fused = fr.fuse(case.fn)
