@@ -29,12 +29,17 @@ def served(t: Tensor) -> list[int] | None:
     A size of 1 has no stride of its own.
     """
     step = LINE // t.element_size()
-    strides = [s if n > 1 else step for s, n in zip(t.stride(), t.shape, strict=True)]
-    if t.data_ptr() % LINE or (strides[3] != 1 and t.shape[3] > 1):
+    strides, shape = [*t.stride()], t.shape
+    for k, n in enumerate(shape):
+        if n == 1:
+            strides[k] = step
+    if t.data_ptr() % LINE or (strides[3] != 1 and shape[3] > 1):
         return None
     strides[3] = 1
-    fine = all(s > 0 and s % step == 0 for s in strides[:3])
-    return strides if fine else None
+    for s in strides[:3]:
+        if s <= 0 or s % step:
+            return None
+    return strides
 
 
 def padded(t: Tensor) -> Tensor:

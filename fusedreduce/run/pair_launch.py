@@ -165,9 +165,14 @@ _rows: dict[Any, tuple[Program, launch.Launch]] = {}
 
 def capability(inputs: PairInputs) -> tuple[int, int]:
     """Of the device; of the one that plans are made for where there is none."""
-    if not inputs.q.is_cuda:
+    return _capability(inputs.q.device)
+
+
+@lru_cache(maxsize=64)
+def _capability(device: torch.device) -> tuple[int, int]:
+    if device.type != "cuda":
         return pair_plans.HOPPER
-    return torch.cuda.get_device_capability(inputs.q.device)
+    return torch.cuda.get_device_capability(device)
 
 
 def precision(pair: Pair) -> str:
@@ -301,7 +306,7 @@ def run(ready: Loaded, inputs: PairInputs, tensors: Values, programs: int) -> No
     given = [argument(ready, n, tensors, inputs.numbers, integers) for n in ready.kernel.arguments]
     device = inputs.q.device
     try:
-        if device.type != "cuda" or device.index == torch.cuda.current_device():
+        if device.type != "cuda" or device.index == torch._C._cuda_getDevice():
             ready(programs, given)
         else:
             with torch.cuda.device(device):
