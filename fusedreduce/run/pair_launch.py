@@ -31,6 +31,7 @@ from fusedreduce.program import Program
 from fusedreduce.run import launch, pair_gradients
 from fusedreduce.run.descriptors import LINE, descriptor
 from fusedreduce.run.pair_inputs import PairInputs
+from fusedreduce.run.pair_packing import packed, packs, unpacked
 
 Values = Mapping[str, Tensor]
 Tile = tuple[int, int, int, int]  # queries, keys, warps, stages
@@ -74,6 +75,9 @@ class Loaded:
 
 def forward(pair: Pair, inputs: PairInputs, tile: Tile | None = None) -> dict[str, Tensor]:
     """The results of a pair by name."""
+    if packs(pair, inputs):
+        found = forward(*packed(pair, inputs), tile)
+        return {n: unpacked(t, inputs) for n, t in found.items()}
     made = written(inputs.empty(pair))
     positive = tuple(n for n, v in inputs.numbers.items() if v > 0)
     plan = plan_of(pair, "forward", capability(inputs), tile)
@@ -253,6 +257,10 @@ def block_lists(pair: Pair, inputs: PairInputs, queries: int, keys: int) -> Bloc
     bound = Bound(pair.mask, tables, inputs.q.device, inputs.sizes())
     batch, heads, length = inputs.rows
     found = classify(bound, batch, heads, length, inputs.k.shape[2], queries, keys)
+    if inputs.k.shape[2] % keys:  # a block that is cut off at its end is masked there
+        found[..., -1].clamp_(max=1)
+    if length % queries:
+        found[..., -1, :].clamp_(max=1)
     shape = (batch if "b" in read else 1, heads if "h" in read else 1, *found.shape[2:])
     return lists(found.expand(shape))
 
