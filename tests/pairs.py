@@ -18,7 +18,8 @@ import fusedreduce as fr
 from fusedreduce import pipeline, reductions, trace
 from fusedreduce.declare.restrict import restricted
 from fusedreduce.gradient.pairs import PairBackward, backward
-from fusedreduce.ir.expr import Expr, call, const, names, var
+from fusedreduce.ir import tables as ir_tables
+from fusedreduce.ir.expr import const, names, var
 from fusedreduce.pair import INDICES, Pair, Read, Result, Table, finished, is_vector, result_kind
 from fusedreduce.program import typed
 from fusedreduce.reductions import LogSumExp, Moments, SoftmaxEntropy, SoftmaxSum, Welford
@@ -276,13 +277,11 @@ class Reader:
     def __getitem__(self, at: Any) -> Traced:
         at = at if isinstance(at, tuple) else (at,)
         indices = tuple(a.expr if isinstance(a, Traced) else const(a) for a in at)
-        offset: Expr = const(0)
-        for k, e in enumerate(indices):
-            wrapped = call("where", call("lt", e, 0), e + var(f"{self.name}_size_{k}"), e)
-            offset = offset + wrapped * var(f"{self.name}_stride_{k}")
-        node = call("read", var(self.name), offset)
+        node = ir_tables.element(self.name, indices)
         if node not in [r.node for r in self.reads]:
-            self.reads.append(Read(node, self.name, indices))
+            _, at = ir_tables.split(node)  # negative ones wrapped
+            whole = tuple(at.get(d, const(0)) for d in range(self.table.ndim))
+            self.reads.append(Read(node, self.name, whole))
         return Traced(node, kind(self.table))
 
 
@@ -321,7 +320,7 @@ def pair_of(case: Case, a: Arguments) -> Pair:
     state = "float64" if a.q.dtype == torch.float64 else "float32"
     used = names(*operands.values(), *([] if mask is None else [mask.expr]))
     return Pair(
-        name=case.name.replace(" ", "_"),
+        name="".join(c if c.isalnum() else "_" for c in case.name),
         record=record,
         operands=tuple(operands.items()),
         mask=None if mask is None else mask.expr,

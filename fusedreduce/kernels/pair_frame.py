@@ -248,6 +248,16 @@ class Frame:
         self.body.writer.line(f"inside = {line}", self.body.shape("element"))
         self.use(*tests)
 
+    def drop(self, seen: str, tiles: Sequence[str]) -> None:
+        """Rows of the inner axis that nobody in the block sees count for 0 in a product of tiles.
+
+        They may hold anything, and 0 * NaN is NaN.
+        """
+        size = "QUERIES" if seen == "seen_query" else "KEYS"
+        self.body.writer.line(f"{seen} = tl.max(inside.to(tl.int32), 0) > 0", f"({size},)")
+        for t in tiles:
+            self.body.writer.line(f"{t} = tl.where({seen}[:, None], {t}, 0.0)")
+
     def visit(self, step: Callable[[str, bool], None]) -> None:
         """The loops over blocks of the inner axis; `step(start, masked)` prints one body."""
         if self.blocks.lists:
@@ -334,7 +344,7 @@ class Frame:
         parts += [FUNCTIONS[n].text.strip("\n") + "\n" for n in with_needs(functions.library)]
         parts += list(functions.texts.values())
         kernel = Body(self.body.program, Tile(even=False)).writer
-        sizes = [a for a in arguments if a in ("H", "group", "Sq", "Sk")]
+        sizes = [a for a in arguments if a in ("H", "group", *SIZES)]
         kernel.line(f"@triton.jit(do_not_specialize={sizes})".replace("'", '"'))
         signature = [*typed, *(f"{c}: tl.constexpr" for c in constants)]
         kernel.line(f"def {self.title}({', '.join(signature)}):")
