@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce.gradient import NoBackward
-from fusedreduce.gradient.pairs import PairBackward
+from fusedreduce.gradient.pairs import PairBackward, backward
 from fusedreduce.pair import Pair
 from fusedreduce.run import pair_gradients, pair_launch, pair_tiles, tiles
 from fusedreduce.run.pair_inputs import PairInputs
@@ -57,18 +57,25 @@ TILES = Backend(pair_tiles.forward, in_tiles, tiles.run)
 PRINTED = Backend(printed_forward, printed_backward, pair_launch.rows_by_kernel)
 
 
-def results(case: Case, a: Arguments, by: Backend, tile: Any = None) -> Tensors:
+def results(case: Case, a: Arguments, tile: Any = None, by: Backend = TILES) -> Tensors:
     pair = pairs.pair_of(case, a)
     return by.forward(pair, pairs.inputs_of(case, a, pair), tile)
 
 
 def gradients(
-    case: Case, a: Arguments, ups: Ups, by: Backend, tile: Any = None, gauged: bool | None = None
-) -> Tensors:
+    case: Case, a: Arguments, ups: Ups, tile: Any = None, gauged: bool | None = None,
+    by: Backend = TILES,
+) -> Tensors:  # fmt: skip
     pair = pairs.pair_of(case, a)
     inputs = pairs.inputs_of(case, a, pair)
     wanted = tuple(n for n in a.floats(bool(pair.DV)) if n in "qkv" or n in inputs.tables)
-    b = pairs.backward(pair, wanted, gauged)
+    return run_backward(backward(pair, wanted, gauged), inputs, ups, wanted, tile, by)
+
+
+def run_backward(
+    b: PairBackward, inputs: PairInputs, ups: Ups, wanted: tuple[str, ...], tile: Any,
+    by: Backend = TILES,
+) -> Tensors:  # fmt: skip
     made = by.forward(b.forward, inputs, tile)
     adjoints = {f"d_{n}": u for n, u in ups.items()}
     vectors = {b.vector: made.get(b.vector), f"d_{b.vector}": adjoints.pop(f"d_{b.vector}", None)}
@@ -94,7 +101,7 @@ def check(
     doubled = clean.mapped(lambda t: t.double())
     unfused = case if a.q.dtype in WIDE else replace(case, score=rounded(case, a.q.dtype))
     right, plain = pairs.meaning(case, doubled), pairs.meaning(unfused, clean)
-    got = results(case, a, by, tile)
+    got = results(case, a, tile, by)
     assert got.keys() == right.keys()
     for n, r in right.items():
         if r.is_floating_point():
@@ -107,7 +114,7 @@ def check(
     ups = {n: u.to(plain[n].dtype) if u.stride() == () else u.to(plain[n]) for n, u in ups.items()}
     exact = pairs.meant_gradients(case, doubled, {n: u.double() for n, u in ups.items()})
     same = pairs.meant_gradients(unfused, clean, ups)
-    found = gradients(case, a, ups, by, tile, gauged)
+    found = gradients(case, a, ups, tile, gauged, by)
     assert {"q", "k"} <= found.keys()
     for n, g in found.items():
         require_near(g, exact[n], same[n], 3.0, (case.name, f"d {n}"))
@@ -118,7 +125,7 @@ def check(
 def derived(case: Case, a: Arguments) -> bool:
     """Does the declaration have a derived backward? Some general merges have none."""
     try:
-        pairs.backward(pairs.pair_of(case, a), ())
+        backward(pairs.pair_of(case, a), ())
     except NoBackward:
         return False
     return True
@@ -132,3 +139,11 @@ def rounded(case: Case, dtype: torch.dtype) -> Callable[[Any], Any]:
         return lambda s, *at: inner(s.to(dtype).to(s.dtype), *at)
 
     return score
+
+
+def strided(t: Tensor, before: int = 1) -> Tensor:
+    """The same values lying (B, S, H, D), with gaps of NaN; `before` numbers off the alignment."""
+    B, H, S, D = t.shape
+    memory = t.new_full((B, S, H, D + before + 2), float("nan"))
+    memory[..., before : D + before] = t.transpose(1, 2)
+    return memory[..., before : D + before].transpose(1, 2)

@@ -17,17 +17,13 @@ from torch import Tensor
 import fusedreduce as fr
 from fusedreduce import pipeline, reductions, trace
 from fusedreduce.declare.restrict import restricted
-from fusedreduce.gradient.pairs import PairBackward, backward
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.expr import const, names, var
 from fusedreduce.pair import INDICES, Pair, Read, Result, Table, finished, is_vector, result_kind
 from fusedreduce.program import typed
 from fusedreduce.reductions import LogSumExp, Moments, SoftmaxEntropy, SoftmaxSum, Welford
 from fusedreduce.run import eager
-from fusedreduce.run.pair_gradients import backward as gradients
 from fusedreduce.run.pair_inputs import PairInputs
-from fusedreduce.run.pair_rows import row_values
-from fusedreduce.run.pair_tiles import forward
 from fusedreduce.trace.value import Traced
 
 Sizes = SimpleNamespace  # B H Hk Sq Sk D DV
@@ -382,40 +378,6 @@ def meant_gradients(case: Case, a: Arguments, ups: Tensors) -> Tensors:
         n: torch.zeros_like(t) if g is None else g
         for (n, t), g in zip(floats.items(), made, strict=True)
     }
-
-
-def tiled(case: Case, a: Arguments, tile: tuple[int, int] | None = None) -> Tensors:
-    pair = pair_of(case, a)
-    return forward(pair, inputs_of(case, a, pair), tile)
-
-
-def tiled_gradients(
-    case: Case,
-    a: Arguments,
-    ups: Mapping[str, Tensor | None],
-    tile: tuple[int, int] | None = None,
-    gauged: bool | None = None,
-) -> Tensors:
-    pair = pair_of(case, a)
-    inputs = inputs_of(case, a, pair)
-    wanted = tuple(n for n in a.floats(bool(pair.DV)) if n in "qkv" or n in inputs.tables)
-    b = backward(pair, wanted, gauged)
-    return run_backward(b, inputs, ups, wanted, tile)
-
-
-def run_backward(
-    b: PairBackward,
-    inputs: PairInputs,
-    ups: Mapping[str, Tensor | None],
-    wanted: tuple[str, ...],
-    tile: tuple[int, int] | None,
-) -> Tensors:
-    made = forward(b.forward, inputs, tile)
-    adjoints = {f"d_{n}": u for n, u in ups.items()}
-    vectors = {b.vector: made.get(b.vector), f"d_{b.vector}": adjoints.pop(f"d_{b.vector}", None)}
-    saved = {n: made[n] for n in b.saved}
-    rows = row_values(b, inputs, saved, vectors, adjoints)
-    return gradients(b, inputs, vectors, rows, wanted, tile)
 
 
 def ups_of(outputs: Tensors) -> Tensors:

@@ -150,10 +150,9 @@ class ForwardPrinter:
         w.line("i = i0 + tl.arange(0, QUERIES)", "(QUERIES,)")
         w.line("key = tl.arange(0, KEYS)", "(KEYS,)")
         terms = [f.term for f in self.record.fields if f.term is not None]
-        exprs = [*self.operands.values(), *terms, *self.record.lift]
-        exprs += [e for r in self.pair.reads for e in r.indices]
+        read = self.frame.indices([*self.operands.values(), *terms, *self.record.lift])
         positions = any(f.kind in ("ArgMax", "ArgMin") for f in self.record.fields)
-        self.reads_j = positions or "j" in names(*exprs) or self.record.form == "general"
+        self.reads_j = positions or "j" in read or self.record.form == "general"
         self.frame.bases("h", "q")
         self.frame.bases("hk", "k", *["v"] * bool(self.vectors))
         self.q = self.frame.load("q", self.pair.D, "i0", "QUERIES", "h")

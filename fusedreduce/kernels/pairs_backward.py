@@ -199,7 +199,7 @@ class BackwardPrinter:
             self.w.line(f"dp = {self.frame.dot(*sides)}", shape)
         slope = self.tile(self.score, "ds") if self.slopes else ""
         if masked:
-            for n in dict.fromkeys((weight, slope)):
+            for n in dict.fromkeys((weight if self.keys else "", slope)):
                 if n:
                     self.w.line(f"{n} = tl.where(inside, {n}, 0.0)", self.body.shape("element"))
         return weight, slope
@@ -241,7 +241,8 @@ class BackwardPrinter:
 
     def step_queries(self, start: str, masked: bool) -> None:
         w = self.w
-        w.line(f"j = {start} + key", "(KEYS,)")
+        if masked or not self.plan.descriptors or "j" in self.frame.indices(self.exprs):
+            w.line(f"j = {start} + key", "(KEYS,)")
         k = self.frame.load("k", self.pair.D, start, "KEYS", "hk", not masked)
         v = (
             self.frame.load("v", self.pair.DV, start, "KEYS", "hk", not masked)
