@@ -17,16 +17,13 @@ from torch import Tensor
 import fusedreduce as fr
 from fusedreduce import pipeline, reductions, trace
 from fusedreduce.declare.restrict import restricted
-from fusedreduce.gradient.pairs import PairBackward, backward
-from fusedreduce.ir.expr import Expr, call, const, names, var
+from fusedreduce.ir import tables as ir_tables
+from fusedreduce.ir.expr import const, names, var
 from fusedreduce.pair import INDICES, Pair, Read, Result, Table, finished, is_vector, result_kind
 from fusedreduce.program import typed
 from fusedreduce.reductions import LogSumExp, Moments, SoftmaxEntropy, SoftmaxSum, Welford
 from fusedreduce.run import eager
-from fusedreduce.run.pair_gradients import backward as gradients
 from fusedreduce.run.pair_inputs import PairInputs
-from fusedreduce.run.pair_rows import row_values
-from fusedreduce.run.pair_tiles import forward
 from fusedreduce.trace.value import Traced
 
 Sizes = SimpleNamespace  # B H Hk Sq Sk D DV
@@ -276,13 +273,11 @@ class Reader:
     def __getitem__(self, at: Any) -> Traced:
         at = at if isinstance(at, tuple) else (at,)
         indices = tuple(a.expr if isinstance(a, Traced) else const(a) for a in at)
-        offset: Expr = const(0)
-        for k, e in enumerate(indices):
-            wrapped = call("where", call("lt", e, 0), e + var(f"{self.name}_size_{k}"), e)
-            offset = offset + wrapped * var(f"{self.name}_stride_{k}")
-        node = call("read", var(self.name), offset)
+        node = ir_tables.element(self.name, indices)
         if node not in [r.node for r in self.reads]:
-            self.reads.append(Read(node, self.name, indices))
+            _, at = ir_tables.split(node)  # negative ones wrapped
+            whole = tuple(at.get(d, const(0)) for d in range(self.table.ndim))
+            self.reads.append(Read(node, self.name, whole))
         return Traced(node, kind(self.table))
 
 
@@ -321,7 +316,7 @@ def pair_of(case: Case, a: Arguments) -> Pair:
     state = "float64" if a.q.dtype == torch.float64 else "float32"
     used = names(*operands.values(), *([] if mask is None else [mask.expr]))
     return Pair(
-        name=case.name.replace(" ", "_"),
+        name="".join(c if c.isalnum() else "_" for c in case.name),
         record=record,
         operands=tuple(operands.items()),
         mask=None if mask is None else mask.expr,
@@ -383,40 +378,6 @@ def meant_gradients(case: Case, a: Arguments, ups: Tensors) -> Tensors:
         n: torch.zeros_like(t) if g is None else g
         for (n, t), g in zip(floats.items(), made, strict=True)
     }
-
-
-def tiled(case: Case, a: Arguments, tile: tuple[int, int] | None = None) -> Tensors:
-    pair = pair_of(case, a)
-    return forward(pair, inputs_of(case, a, pair), tile)
-
-
-def tiled_gradients(
-    case: Case,
-    a: Arguments,
-    ups: Mapping[str, Tensor | None],
-    tile: tuple[int, int] | None = None,
-    gauged: bool | None = None,
-) -> Tensors:
-    pair = pair_of(case, a)
-    inputs = inputs_of(case, a, pair)
-    wanted = tuple(n for n in a.floats(bool(pair.DV)) if n in "qkv" or n in inputs.tables)
-    b = backward(pair, wanted, gauged)
-    return run_backward(b, inputs, ups, wanted, tile)
-
-
-def run_backward(
-    b: PairBackward,
-    inputs: PairInputs,
-    ups: Mapping[str, Tensor | None],
-    wanted: tuple[str, ...],
-    tile: tuple[int, int] | None,
-) -> Tensors:
-    made = forward(b.forward, inputs, tile)
-    adjoints = {f"d_{n}": u for n, u in ups.items()}
-    vectors = {b.vector: made.get(b.vector), f"d_{b.vector}": adjoints.pop(f"d_{b.vector}", None)}
-    saved = {n: made[n] for n in b.saved}
-    rows = row_values(b, inputs, saved, vectors, adjoints)
-    return gradients(b, inputs, vectors, rows, wanted, tile)
 
 
 def ups_of(outputs: Tensors) -> Tensors:

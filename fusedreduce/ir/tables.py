@@ -16,7 +16,7 @@ from fusedreduce.ir.expr import Expr, call, const, is_const, names, rewrite, var
 from fusedreduce.ir.interval import bounds, integers
 from fusedreduce.ir.ranges import Interval
 
-_PART = re.compile(r"^([A-Za-z]+)(\d+)(?:_(stride|size)_(\d+))?$")
+_PART = re.compile(r"^(\w+?)(\d*)(?:_(stride|size)_(\d+))?$")
 _FROM_ZERO: Mapping[str, Interval] = {name: Interval(0, math.inf, True) for name in "bhij"}
 
 

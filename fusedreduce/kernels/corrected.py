@@ -137,18 +137,21 @@ class CorrectedPrinter(StagePrinter):
         helper = f"{kind.lower()}_propagating"
         self.body.functions.library[helper] = None
         assert f.term is not None
-        term = self.apply(f"term_{f.name}", f.term, self.term_place(f))
-        place = self.term_place(f)
+        term, place = self.contribution(f), self.term_place(f)
         masked = self.masked(term, literal(f.identity), place)
         best = self.once(f"{f.name}_best", f"tl.reduce({masked}, {self.axis}, {helper})")
         here = f"({term} == {self.body.at(best, 'row', 'element')})"
         if f.type == "float":
             here = f"({here} | ({term} != {term}))"
         j = self.body.at(self.argument("j", "column"), "column", "element")
-        everyone = self.body.plan.even and not self.body.plan.tiled
-        condition = here[1:-1] if everyone else f"inside & {here}"
+        condition = here[1:-1] if self.everyone else f"inside & {here}"
         at = f"tl.min(tl.where({condition}, {j}, {self.LENGTH}), {self.axis}).to(tl.int64)"
         return best, at
+
+    @property
+    def everyone(self) -> bool:
+        """Is no element of the tile padding?"""
+        return self.body.plan.even and not self.body.plan.tiled
 
     # -- the whole row in one block
 
@@ -323,6 +326,10 @@ class CorrectedPrinter(StagePrinter):
         )
         return self.row(self.claim(name), text)
 
+    def nowhere(self, at: str) -> str:
+        """The position on this tile; `NO_POSITION` where the tile holds no element of the row."""
+        return at
+
     def arg_step(self, f: Field) -> None:
         best, at = self.argextreme(f)
         sign = ">" if f.kind == "ArgMax" else "<"
@@ -331,6 +338,7 @@ class CorrectedPrinter(StagePrinter):
         if f.type == "float":
             better += f" | (({best} != {best}) & ({value} == {value}))"
         if not self.in_order:
+            at = self.row(self.claim(f"{f.name}_here"), self.nowhere(at))
             better += f" | (({best} == {value}) & ({at} < {position}))"
         name = self.row(self.claim(f"{f.name}_better"), better)
         self.row(position, f"tl.where({name}, {at}, {position})")

@@ -17,6 +17,7 @@ from fusedreduce.plan.pairs import PairPlan, chunks
 from fusedreduce.program import Axis, Program
 
 NO_INDEX = var("no index")  # positions are int32 in a pair kernel; offsets are widened by hand
+OWNERS = {"scalar": "head", "row": "query", "column": "key", "element": "pair"}
 PRINTED = frozenset((
     "b", "h", "hk", "i", "j", "i0", "i1", "j0", "j1", "block", "blocks", "bh", "H", "group", "Sq",
     "Sk", "QUERIES", "KEYS", "query", "key", "q", "k", "v", "score", "end", "count", "n", "g",
@@ -126,6 +127,14 @@ class Frame:
             if node.args and self.is_scalar(node) and used and number:
                 self.body.define(node)
 
+    def indices(self, exprs: Iterable[Expr]) -> set[str]:
+        """The names that expressions depend on, through tables too."""
+        found: set[str] = set()
+        for n in names(*exprs):
+            read = self.read_of.get(n)
+            found |= {n} if read is None else self.indices(map(self.lowered, read.indices))
+        return found
+
     # -- tables
 
     def load_reads(self, exprs: Iterable[Expr], places: Sequence[str], masked: bool) -> None:
@@ -154,7 +163,8 @@ class Frame:
         wanted = {"float": self.pair.state, "int": "int64", "bool": "int1"}[kind]
         text += "" if dtype == wanted else f".to(tl.{wanted})"
         self.pointers[f"{read.table}_ptr"] = None
-        self.body.bind(var(name), self.body.assign([read.table, f"{read.table}_here"], text, place))
+        wish = f"{read.table}_of_{OWNERS[place]}"
+        self.body.bind(var(name), self.body.assign([wish], text, place))
 
     def in_range(self, read: Read, indices: Sequence[Expr], place: str, masked: bool) -> str:
         """Padded rows and columns read nothing, and neither do indices beyond the table."""
@@ -256,7 +266,7 @@ class Frame:
         tests = [call("lt", var("j"), var("Sk"))]
         if self.plan.direction == "keys" or whole:
             tests.append(call("lt", var("i"), var("Sq")))
-        tests += exprs
+        tests += [part for e in exprs for part in conjuncts(e)]
         parts = []
         for t in tests:
             place = self.body.place(t)
@@ -264,6 +274,16 @@ class Frame:
         line = " & ".join(parts)
         self.body.writer.line(f"inside = {line}", self.body.shape("element"))
         self.use(*tests)
+
+    def drop(self, seen: str, tiles: Sequence[str]) -> None:
+        """Rows of the inner axis that nobody in the block sees count for 0 in a product of tiles.
+
+        They may hold anything, and 0 * NaN is NaN.
+        """
+        size = "QUERIES" if seen == "seen_query" else "KEYS"
+        self.body.writer.line(f"{seen} = tl.max(inside.to(tl.int32), 0) > 0", f"({size},)")
+        for t in tiles:
+            self.body.writer.line(f"{t} = tl.where({seen}[:, None], {t}, 0.0)")
 
     def visit(self, step: Callable[[str, bool], None]) -> None:
         """The loops over blocks of the inner axis; `step(start, masked)` prints one body.
@@ -283,14 +303,15 @@ class Frame:
         outer = "blocks"
         planes = {(0, 0): "", (1, 0): "b", (0, 1): "h", (1, 1): "(b * H + h)"}
         plane = planes[self.blocks.batch, self.blocks.heads]
-        at = f"{plane} * {outer} + block" if plane else "block"
-        w.line(f"listed = {at}")
+        listed = "listed" if plane else "block"
+        if plane:
+            w.line(f"listed = {plane} * {outer} + block")
         w.line(f"width = tl.cdiv({inner}, {size})")
         for kind, masked in (("full", False), ("partial", True)):
             self.pointers[f"{kind}_counts_ptr"] = self.pointers[f"{kind}_ids_ptr"] = None
-            w.line(f"count = tl.load({kind}_counts_ptr + listed)")
+            w.line(f"count = tl.load({kind}_counts_ptr + {listed})")
             with self.inner("for n in range(count):"):
-                w.line(f"start = tl.load({kind}_ids_ptr + listed * width + n) * {size}")
+                w.line(f"start = tl.load({kind}_ids_ptr + {listed} * width + n) * {size}")
                 step("start", masked)
 
     def visit_ranges(self, step: Callable[[str, bool], None]) -> None:
@@ -356,12 +377,16 @@ class Frame:
         parts += [FUNCTIONS[n].text.strip("\n") + "\n" for n in with_needs(functions.library)]
         parts += list(functions.texts.values())
         kernel = Body(self.body.program, Tile(even=False)).writer
-        sizes = [a for a in arguments if a in ("H", "group", "Sq", "Sk", "together")]
+        sizes = [a for a in arguments if a in ("H", "group", "together", *SIZES)]
         kernel.line(f"@triton.jit(do_not_specialize={sizes})".replace("'", '"'))
         signature = [*typed, *(f"{c}: tl.constexpr" for c in constants)]
         kernel.line(f"def {self.title}({', '.join(signature)}):")
         parts.append(kernel.text() + self.body.writer.text())
         return header + "\n" + "\n\n".join(parts)
+
+
+def conjuncts(e: Expr) -> list[Expr]:
+    return [p for a in e.args for p in conjuncts(a)] if e.op == "and" else [e]
 
 
 def _total(exprs: Sequence[Expr]) -> Expr:

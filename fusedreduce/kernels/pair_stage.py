@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fusedreduce.declare.record import Field, Record
-from fusedreduce.ir.expr import Expr, names, var
+from fusedreduce.declare.record import NO_POSITION, Field, Record
+from fusedreduce.ir.expr import Expr, names, var, walk
 from fusedreduce.kernels.corrected import CorrectedPrinter
 from fusedreduce.kernels.general import GeneralPrinter
 from fusedreduce.kernels.stage import tuple_of
+from fusedreduce.kernels.writer import brackets
+from fusedreduce.program import widest
 
 
 class PairState(CorrectedPrinter):
@@ -31,10 +33,29 @@ class PairState(CorrectedPrinter):
         if text in self.covered:
             return text
         inside = "" if self.even or self.absorbed else "inside"
-        condition = " & ".join(c for c in (inside, present) if c)
-        if not condition and place != "element":
-            text = f"{text} + tl.zeros((QUERIES, KEYS), {self.dtype('float')})"
-        return f"tl.where({condition}, {text}, {identity})" if condition else text
+        if not inside and not present:
+            return text
+        condition = f"{inside} & {present}" if inside and present else inside or bare(present)
+        return f"tl.where({condition}, {text}, {identity})"
+
+    def term_place(self, f: Field) -> str:
+        """A term is a whole tile, so that it can be reduced along the keys."""
+        return "element"
+
+    def spread(self, text: str, term: Expr, dtype: str) -> str:
+        """The text of a term as a whole tile, whatever it varies with."""
+        place = widest(self.place_of(n) for n in names(term))
+        shape = self.body.shape("element")
+        if place == "scalar":
+            return f"tl.full({shape}, {text}, {dtype})"
+        return text if place == "element" else f"tl.broadcast_to({text}, {shape})"
+
+    @property
+    def everyone(self) -> bool:
+        return self.even
+
+    def nowhere(self, at: str) -> str:
+        return at if self.even else f"tl.where({at} == Sk, {NO_POSITION}, {at})"
 
     def is_count(self, f: Field) -> bool:
         return False
@@ -49,8 +70,8 @@ class PairState(CorrectedPrinter):
 
     def contribution(self, f: Field) -> str:
         """A term that several fields need, or that is the payload's weight, has a name."""
-        text = super().contribution(f)
         assert f.term is not None
+        text = self.spread(super().contribution(f), f.term, self.dtype(f.type))
         used = [g for g in self.record.fields if self.weights.get(g.name, g.term) is f.term]
         if f.kind != "Sum" or len(used) < 2 or not f.term.args:
             return text
@@ -90,9 +111,10 @@ class PairState(CorrectedPrinter):
     def weight(self, f: Field) -> str:
         """The payload's weight on this tile, 0 where masked."""
         expr = self.weights[f.name]
-        return self.terms.get(expr) or self.named(
-            f, expr, self.apply(f"weight_{f.name}", expr, "element")
-        )
+        if expr not in self.terms:
+            text = self.apply(f"weight_{f.name}", expr, "element")
+            self.named(f, expr, self.spread(text, expr, self.dtype("float")))
+        return self.terms[expr]
 
 
 def absorbs(record: Record, weights: Mapping[str, Expr], x: str) -> bool:
@@ -110,6 +132,22 @@ def absorbs(record: Record, weights: Mapping[str, Expr], x: str) -> bool:
         if not sums and not extreme:
             return False
     return True
+
+
+def underflows(record: Record, name: str) -> bool:
+    """Do corrections read an old reference at its identity as exp(-inf) alone, which is 0?"""
+    old = var(f"old.{name}")
+    side = {float("-inf"): 0, float("inf"): 1}.get(float(record.by_name[name].identity or 0))
+    corrections = [f.correct for f in record.fields if f.correct is not None]
+    differences = [n for n in walk(*corrections) if old in n.args]
+    users = [n for n in walk(*corrections) if any(d in n.args for d in differences)]
+    falling = all(n.op == "sub" and side is not None and n.args[side] is old for n in differences)
+    return falling and all(n.op in ("exp", "exp2") for n in users)
+
+
+def bare(text: str) -> str:
+    """Without the parentheses around all of it."""
+    return text[1:-1] if brackets(text) == [(0, len(text) - 1)] else text
 
 
 class PairGeneral(GeneralPrinter):

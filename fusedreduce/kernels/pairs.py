@@ -11,7 +11,7 @@ from fusedreduce.kernels.base_two import LOG2_E, in_base_two, scaled, tested
 from fusedreduce.kernels.lower import lower, lowered
 from fusedreduce.kernels.pair_frame import NO_INDEX, Blocks, Frame
 from fusedreduce.kernels.pair_header import header
-from fusedreduce.kernels.pair_stage import PairGeneral, PairState, absorbs
+from fusedreduce.kernels.pair_stage import PairGeneral, PairState, absorbs, underflows
 from fusedreduce.kernels.rows import PrintedKernel
 from fusedreduce.pair import INDICES, Pair, Result
 from fusedreduce.plan.pairs import PairPlan, chunks
@@ -68,9 +68,9 @@ class ForwardPrinter:
         self.state = made(self.body, stage)
         self.state.user |= self.natural
         self.record = stage.record
-        self.unguarded = replace(self.record, guards=frozenset(
-            g for g in self.record.guards or () if not g.startswith(("neutral:", "old:"))
-        ))  # fmt: skip
+        self.unguarded = replace(
+            self.record, guards=frozenset(g for g in self.record.guards or () if self.is_needed(g))
+        )
         self.finite = self.record.guards is not None and pair.bounded
         self.vectors = [f for f in stage.record.fields if f.name in pair.weights]
         if isinstance(self.state, PairState):
@@ -81,6 +81,11 @@ class ForwardPrinter:
                 for n, e in weights.items()
             }
             self.state.positive = self.positive_scale()
+
+    def is_needed(self, guard: str) -> bool:
+        """On a tile of which nothing is masked and every score is finite?"""
+        rule, _, name = guard.partition(":")
+        return rule != "neutral" and not (rule == "old" and underflows(self.record, name))
 
     def lowered_stage(self, record: Record) -> Stage:
         """The record lowered, over this kernel's operands and indices."""
@@ -140,10 +145,9 @@ class ForwardPrinter:
         w.line("i = i0 + tl.arange(0, QUERIES)", "(QUERIES,)")
         w.line("key = tl.arange(0, KEYS)", "(KEYS,)")
         terms = [f.term for f in self.record.fields if f.term is not None]
-        exprs = [*self.operands.values(), *terms, *self.record.lift]
-        exprs += [e for r in self.pair.reads for e in r.indices]
+        read = self.frame.indices([*self.operands.values(), *terms, *self.record.lift])
         positions = any(f.kind in ("ArgMax", "ArgMin") for f in self.record.fields)
-        self.reads_j = positions or "j" in names(*exprs) or self.record.form == "general"
+        self.reads_j = positions or "j" in read or self.record.form == "general"
         self.frame.bases("h", "q")
         self.frame.bases("hk", "k", *["v"] * bool(self.vectors))
         self.q = self.frame.load("q", self.pair.D, "i0", "QUERIES", "h")
@@ -174,10 +178,6 @@ class ForwardPrinter:
         if masked or general:
             tests = [self.mask] if masked and self.mask is not None else []
             self.frame.inside(tests, whole=general)
-        zeroed = masked and self.blocks.lists
-        if zeroed:
-            w.line("seen_key = tl.max(inside.to(tl.int32), 0) > 0", "(KEYS,)")
-            self.drop("k", k)
         w.line(f"score = {self.frame.dot(self.q, k)}", "(QUERIES, KEYS)")
         if isinstance(state, PairState):
             state.even = not masked
@@ -191,22 +191,17 @@ class ForwardPrinter:
                     self.body.known[self.operands[self.x]] = "x"
         state.begin_step()
         new = state.update()
-        self.step_vectors(start, masked, zeroed)
+        self.step_vectors(start, masked)
         state.settle(new)
 
-    def drop(self, name: str, tiles: Sequence[str]) -> None:
-        """Keys that no query of the block sees count for nothing, whatever they hold."""
-        for t in tiles:
-            self.w.line(f"{t} = tl.where(seen_key[:, None], {t}, 0.0)")
-
-    def step_vectors(self, start: str, masked: bool, zeroed: bool) -> None:
+    def step_vectors(self, start: str, masked: bool) -> None:
         if not self.vectors:
             return
         assert isinstance(self.state, PairState)
         weights = [self.state.weight(f) for f in self.vectors]
         v = self.frame.load("v", self.pair.DV, start, "KEYS", "hk", not masked)
-        if zeroed:
-            self.drop("v", v)
+        if masked and self.mask is not None:
+            self.frame.drop("seen_key", v)
         for f, p in zip(self.vectors, weights, strict=True):
             for part, tile in zip(self.parts[f.name], v, strict=True):
                 moved = self.state.corrected_vector(f, part)

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from fusedreduce.gradient.pair_state import adjoint
 from fusedreduce.gradient.pair_widths import DP
 from fusedreduce.gradient.pairs import PairBackward
-from fusedreduce.ir.expr import Expr, is_const, names, var, walk
+from fusedreduce.ir.expr import Expr, const, is_const, names, var, walk
 from fusedreduce.ir.show import shared, show
 from fusedreduce.kernels.base_two import LOG2_E, exponentials
 from fusedreduce.kernels.names import identifier
 from fusedreduce.kernels.pair_frame import Blocks, Frame
 from fusedreduce.kernels.pair_header import header
 from fusedreduce.kernels.rows import PrintedKernel
+from fusedreduce.kernels.stage import tight
 from fusedreduce.plan.pairs import PairPlan, chunks
 
 
@@ -44,8 +45,10 @@ class BackwardPrinter:
         self.body.bind(var(DP), "dp", "element")
         self.body.namer.taken |= {"dp"}
         self.mask = None if self.pair.mask is None else self.frame.lowered(self.pair.mask)
-        self.score = self.prepared(b.score)
         self.factor = self.frame.lowered(b.factor)
+        within = self.keys and self.varies_by_head
+        self.score = self.prepared(b.score * b.factor if within else b.score)
+        self.factor = const(1.0) if within else self.factor
         self.weight = None if b.weight is None else self.prepared(b.weight)
         self.body.user |= {self.score: "ds"}
         self.common = [n for n in shared(*self.exprs) if self.body.place(n) == "element"]
@@ -58,6 +61,16 @@ class BackwardPrinter:
         return exponentials(e, self.frame.is_scalar) if two else e
 
     @property
+    def varies_by_head(self) -> bool:
+        """Is the scalar factor of d score another one for each head? d k adds heads up."""
+        return any(n == "h" or n in self.frame.read_of for n in names(self.factor))
+
+    @property
+    def slopes(self) -> bool:
+        """Do results depend on the score at all?"""
+        return not is_const(self.score, 0)
+
+    @property
     def exprs(self) -> list[Expr]:
         return [self.score, *([] if self.weight is None else [self.weight])]
 
@@ -65,8 +78,8 @@ class BackwardPrinter:
 
     def print(self) -> PrintedKernel:
         self.begin()
-        every = [*self.exprs, *([] if self.mask is None else [self.mask])]
-        self.frame.use(*every, self.factor)
+        every = [*self.exprs, *([] if self.mask is None else [self.mask]), self.factor]
+        self.frame.use(*every)
         for e in every:
             for node in (n for a in (e,) for n in _nodes(a)):
                 if node.op == "mul" and is_const(node.args[1], LOG2_E):
@@ -121,7 +134,7 @@ class BackwardPrinter:
             self.k = self.frame.load("k", self.pair.D, "j0", "KEYS", "hk")
             if self.weight is not None:
                 self.v = self.frame.load("v", self.pair.DV, "j0", "KEYS", "hk")
-            self.dk = self.accumulators("dk", self.pair.D, "KEYS")
+            self.dk = self.accumulators("dk", self.pair.D, "KEYS") if self.slopes else []
             self.dv = (
                 self.accumulators("dv", self.pair.DV, "KEYS") if self.weight is not None else []
             )
@@ -174,22 +187,34 @@ class BackwardPrinter:
         if masked:
             self.frame.inside([] if self.mask is None else [self.mask])
 
-    def tile(self, expr: Expr, masked: bool) -> str:
-        """The weight or d score of one block, 0 where masked."""
-        for node in self.common:
-            if node is not expr and node not in self.body.known and node in walk(expr):
-                self.body.define(node)
-        name = self.body.define(expr)
-        if masked:
-            self.w.line(f"{name} = tl.where(inside, {name}, 0.0)", self.body.shape("element"))
-        return name
-
-    def slope(self, masked: bool, d: Sequence[str], v: Sequence[str]) -> str:
-        """d score of one block."""
+    def element(self, masked: bool, d: Sequence[str], v: Sequence[str]) -> tuple[str, str]:
+        """p and ds of one block, 0 where masked."""
+        weight = "" if self.weight is None else self.tile(self.weight, "p")
         if DP in names(self.score):
+            shape = self.body.shape("element")
             sides = (v, d) if self.keys else (d, v)
-            self.w.line(f"dp = {self.frame.dot(*sides)}", self.body.shape("element"))
-        return self.tile(self.score, masked)
+            self.w.line(f"dp = {self.frame.dot(*sides)}", shape)
+        slope = self.tile(self.score, "ds") if self.slopes else ""
+        if masked:
+            for n in dict.fromkeys((weight if self.keys else "", slope)):
+                if n:
+                    self.w.line(f"{n} = tl.where(inside, {n}, 0.0)", self.body.shape("element"))
+        return weight, slope
+
+    def tile(self, e: Expr, name: str) -> str:
+        """A name for an expression as a whole tile, whatever it varies with."""
+        for node in self.common:
+            if node is not e and node not in self.body.known and node in walk(e):
+                self.body.define(node)
+        text, place = self.body.text(e), self.body.place(e)
+        if place == "element":
+            return self.body.define(e)
+        shape = self.body.shape("element")
+        if place == "scalar":
+            text = f"tl.full({shape}, {text}, tl.{self.pair.state})"
+        else:
+            text = f"tl.broadcast_to({self.body.at(tight(text), place, 'element')}, {shape})"
+        return self.body.assign([name], text, "element")
 
     def narrow(self, name: str, like: str) -> str:
         return name if self.pair.dtype == self.pair.state else f"{name}.to({like}.dtype)"
@@ -205,22 +230,20 @@ class BackwardPrinter:
         )
         self.load_rows(masked)
         self.before(start, masked)
-        if masked and self.blocks.lists:
-            w.line("seen_query = tl.max(inside.to(tl.int32), 0) > 0", "(QUERIES,)")
-            for t in (*q, *d):
-                w.line(f"{t} = tl.where(seen_query[:, None], {t}, 0.0)")
+        if masked and self.mask is not None:
+            self.frame.drop("seen_query", (*q, *d))
         w.line(f"score = {self.frame.dot(self.k, q)}", self.body.shape("element"))
         # NOTE: d v right after p needs fewer registers, and was 2 to 8 % slower on an H200.
-        p = "" if self.weight is None else self.tile(self.weight, masked)
-        ds = self.slope(masked, d, self.v if self.weight is not None else [])
+        p, ds = self.element(masked, d, self.v if self.weight is not None else [])
         for n, t in zip(self.dv, d, strict=True):
             w.line(f"{n} = {self.frame.product(self.narrow(p, t), t, n)}")
-        for n, t in zip(self.dk, q, strict=True):
+        for n, t in zip(self.dk, q if self.slopes else [], strict=True):
             w.line(f"{n} = {self.frame.product(self.narrow(ds, t), t, n)}")
 
     def step_queries(self, start: str, masked: bool) -> None:
         w = self.w
-        w.line(f"j = {start} + key", "(KEYS,)")
+        if masked or not self.plan.descriptors or "j" in self.frame.indices(self.exprs):
+            w.line(f"j = {start} + key", "(KEYS,)")
         k = self.frame.load("k", self.pair.D, start, "KEYS", "hk", not masked)
         v = (
             self.frame.load("v", self.pair.DV, start, "KEYS", "hk", not masked)
@@ -228,12 +251,10 @@ class BackwardPrinter:
             else []
         )
         self.before(start, masked)
-        if masked and self.blocks.lists:
-            w.line("seen_key = tl.max(inside.to(tl.int32), 0) > 0", "(KEYS,)")
-            for t in (*k, *v):
-                w.line(f"{t} = tl.where(seen_key[:, None], {t}, 0.0)")
+        if masked and self.mask is not None:
+            self.frame.drop("seen_key", k)
         w.line(f"score = {self.frame.dot(self.q, k)}", self.body.shape("element"))
-        ds = self.slope(masked, self.d if v else [], v)
+        _, ds = self.element(masked, self.d if v else [], v)
         for n, t in zip(self.dq, k, strict=True):
             w.line(f"{n} = {self.frame.product(self.narrow(ds, t), t, n)}")
 
@@ -246,7 +267,8 @@ class BackwardPrinter:
             self.store_tiles("dq", self.dq, self.pair.D, "row", "i < Sq")
             return
         w.line("row = bh.to(tl.int64) * Sk + j", "(KEYS,)")
-        self.store_tiles("dk", self.dk, self.pair.D, "row", "j < Sk")
+        if self.dk:
+            self.store_tiles("dk", self.dk, self.pair.D, "row", "j < Sk")
         if self.dv:
             self.store_tiles("dv", self.dv, self.pair.DV, "row", "j < Sk", scaled=False)
 

@@ -46,8 +46,8 @@ class Writer:
 def wrap(text: str, depth: int) -> list[str]:
     """A statement over several lines, broken where the formatter breaks it.
 
-    Several operators of the weakest kind: in parentheses, an operand a line. Otherwise inside the
-    last call whose first line fits.
+    Several operators of the weakest kind: in parentheses, on a line or an operand a line. Otherwise
+    inside the last call whose first line fits.
     """
     pad = "    " * depth
     head = _HEAD.match(text)
@@ -58,7 +58,9 @@ def wrap(text: str, depth: int) -> list[str]:
         return broken
     if len(operands) == 1:
         return [pad + text]
-    return [f"{pad}{text[:start]}(", *operand_lines(operands, depth + 1), f"{pad})"]
+    inside = f"{pad}    {text[start:]}"
+    lines = [inside] if len(inside) <= WIDTH else operand_lines(operands, depth + 1)
+    return [f"{pad}{text[:start]}(", *lines, f"{pad})"]
 
 
 def argument(text: str, depth: int) -> list[str]:

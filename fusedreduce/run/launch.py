@@ -6,8 +6,7 @@ import os
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from functools import cached_property
+from functools import cached_property, lru_cache
 from math import prod
 from types import ModuleType
 from typing import Any

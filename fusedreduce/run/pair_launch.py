@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +16,7 @@ from fusedreduce.blocks.classify import classify
 from fusedreduce.blocks.lists import BlockLists, lists
 from fusedreduce.errors import BackendError, message
 from fusedreduce.gradient.pairs import PairBackward
-from fusedreduce.ir.expr import names
+from fusedreduce.ir.expr import is_const, names
 from fusedreduce.kernels.pair_frame import Blocks
 from fusedreduce.kernels.pairs import ForwardPrinter
 from fusedreduce.kernels.pairs_backward import BackwardPrinter
@@ -51,7 +51,7 @@ class Loaded:
     kernel: PrintedKernel
     plan: PairPlan
     function: Any
-    built: Any = None
+    built: dict[int, Any] = field(default_factory=dict)  # by device
 
     def __post_init__(self) -> None:
         self.plain = not any(_STRIDE.search(n) for n in self.kernel.arguments)
@@ -61,13 +61,14 @@ class Loaded:
 
     def __call__(self, programs: int, given: Sequence[Any]) -> None:
         fast = self.plain and all(g.data_ptr() % LINE == 0 for g in given if isinstance(g, Tensor))
-        if fast and self.built is not None:
+        device = next(g.get_device() for g in given if isinstance(g, Tensor))
+        if fast and device in self.built:
             addresses = (g.data_ptr() if isinstance(g, Tensor) else g for g in given)
-            self.built[(programs, 1, 1)](*addresses, *self.constants)
+            self.built[device][(programs, 1, 1)](*addresses, *self.constants)
             return
         build = self.function[(programs,)](*given, **self.options)
         if fast:
-            self.built = build
+            self.built[device] = build
 
 
 # ---- forward and backward ------------------------------------------------------------------------
@@ -112,14 +113,16 @@ def backward(
     present = {n: t for n, t in d.items() if t is not None} | zero
     base = operands(inputs) | by_identifier(readable(present)) | given | pointers(inputs.tables)
     found: dict[str, Tensor] = {}
-    for direction, results in (("queries", ("q",)), ("keys", ("k", "v"))):
+    sloping = not is_const(b.score, 0)
+    made = {"queries": ["q"] * sloping, "keys": ["k"] * sloping + ["v"] * (b.weight is not None)}
+    for direction, results in made.items():
         if set(results) & set(wanted):
             found |= gradients(b, direction, inputs, base, (tiles or {}).get(direction))
     read = [n for n in wanted if n not in "qkv"]
     if read:
         found |= pair_gradients.backward(b, inputs, vectors, rows, read)
-    if "v" in wanted and "v" not in found and inputs.v is not None:
-        found["v"] = torch.zeros_like(inputs.v)
+    of = {"q": inputs.q, "k": inputs.k} | ({} if inputs.v is None else {"v": inputs.v})
+    found |= {n: torch.zeros_like(t) for n, t in of.items() if n in wanted and n not in found}
     return {n: g for n, g in found.items() if n in wanted}
 
 
@@ -130,7 +133,7 @@ def gradients(
     pair = b.forward
     like = {"dq": inputs.q}
     if direction == "keys":
-        like = {"dk": inputs.k}
+        like = {} if is_const(b.score, 0) else {"dk": inputs.k}
         if b.weight is not None and inputs.v is not None:
             like["dv"] = inputs.v
     made = written({n: torch.empty(t.shape, dtype=t.dtype, device=t.device)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from fusedreduce.errors import NotFusible
-from fusedreduce.gradient import NoBackward
+from fusedreduce.gradient.pairs import backward
 from fusedreduce.pair import Result, is_vector
 from fusedreduce.reductions import LogSumExp, Moments, SoftmaxEntropy, SoftmaxSum
 from fusedreduce.run import eager
 from fusedreduce.run.pair_tiles import forward
 from tests import pairs
 from tests.accuracy import require_near
+from tests.pair_checks import check, derived, gradients, results, run_backward, strided
 from tests.pairs import Arguments, Case, arguments, masked, scored, sizes
 
 SOFTMAX, ENTROPY, MOMENTS, WELFORD, WEIGHTED = (
@@ -31,62 +30,6 @@ CASES = [
     *(scored(c, s, m) for c in (SOFTMAX, ENTROPY, MOMENTS, WELFORD) for s in pairs.SCORES
       for m in (None, "causal", "some rows")),
 ]  # fmt: skip
-
-
-def check(
-    case: Case,
-    a: Arguments,
-    tile: tuple[int, int] | None = None,
-    right_of: Arguments | None = None,
-    ups: pairs.Tensors | None = None,
-    gauged: bool | None = None,
-) -> None:
-    """Results and all gradients by the accuracy rule; `right_of` replaces what poisons torch.
-
-    In 16 bits, same-precision torch rounds its scores too.
-    """
-    clean = right_of or a
-    doubled = clean.mapped(lambda t: t.double())
-    unfused = case if a.q.dtype in DTYPES else replace(case, score=rounded(case, a.q.dtype))
-    right, plain = pairs.meaning(case, doubled), pairs.meaning(unfused, clean)
-    got = pairs.tiled(case, a, tile)
-    assert got.keys() == right.keys()
-    for n, r in right.items():
-        if r.is_floating_point():
-            require_near(got[n], r, plain[n], 2.0, (case.name, n))
-        else:
-            assert torch.equal(got[n], r), (case.name, n)
-    if not derived(case, a):
-        return
-    ups = pairs.ups_of(right) if ups is None else ups
-    ups = {n: u.to(plain[n].dtype) if u.stride() == () else u.to(plain[n]) for n, u in ups.items()}
-    exact = pairs.meant_gradients(case, doubled, {n: u.double() for n, u in ups.items()})
-    same = pairs.meant_gradients(unfused, clean, ups)
-    found = pairs.tiled_gradients(case, a, ups, tile, gauged)
-    assert {"q", "k"} <= found.keys()
-    for n, g in found.items():
-        require_near(g, exact[n], same[n], 3.0, (case.name, f"d {n}"))
-    for n in exact.keys() - found.keys():
-        assert not exact[n].any(), (case.name, f"d {n} is missing")
-
-
-def derived(case: Case, a: Arguments) -> bool:
-    """Does the declaration have a derived backward? Some general merges have none."""
-    try:
-        pairs.backward(pairs.pair_of(case, a), ())
-    except NoBackward:
-        return False
-    return True
-
-
-def rounded(case: Case, dtype: torch.dtype) -> Callable[[Any], Any]:
-    """The scores as a tensor of this dtype holds them."""
-
-    def score(t: Any) -> Any:
-        inner = case.score(t) if case.score else lambda s, b, h, i, j: s
-        return lambda s, *at: inner(s.to(dtype).to(s.dtype), *at)
-
-    return score
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -121,14 +64,6 @@ def test_lengths_and_groups(Sq: int, Sk: int, group: int) -> None:
 def test_widths(D: int, DV: int) -> None:
     case = scored(SOFTMAX, "bias of heads", "window")
     check(case, arguments(case, sizes(17, 29, D=D, DV=DV, group=2), torch.float32), tile=(8, 8))
-
-
-def strided(t: Tensor) -> Tensor:
-    """The same values lying (B, S, H, D), with gaps."""
-    B, H, S, D = t.shape
-    memory = t.new_full((B, S, H, D + 3), float("nan"))
-    memory[..., 1 : D + 1] = t.transpose(1, 2)
-    return memory[..., 1 : D + 1].transpose(1, 2)
 
 
 @pytest.mark.parametrize("group", [1, 2])
@@ -201,7 +136,7 @@ def test_offsets_move_what_mask_and_score_see(case: Case) -> None:
         score=lambda t: lambda s, b, h, i, j: s + t.slopes[h] * (j - i - 2),
     )  # fmt: skip
     expected = pairs.meaning(moved, replace(a, q_offset=0, k_offset=0))
-    for n, t in pairs.tiled(case, a).items():
+    for n, t in results(case, a).items():
         torch.testing.assert_close(t, expected[n], equal_nan=True)
 
 
@@ -210,14 +145,14 @@ def test_offsets_move_what_mask_and_score_see(case: Case) -> None:
 def test_no_batch_no_query_no_key(case: Case, z: dict[str, int]) -> None:
     a = arguments(case, sizes(**z), torch.float32)
     check(case, a)
-    found = pairs.tiled_gradients(case, a, pairs.ups_of(pairs.meaning(case, a)))
+    found = gradients(case, a, pairs.ups_of(pairs.meaning(case, a)))
     assert all(not g.any() for g in found.values())
 
 
 def test_a_query_that_sees_nothing() -> None:
     case = masked(SOFTMAX, "none")
     a = arguments(case, sizes(), torch.float32)
-    got = pairs.tiled(case, a)
+    got = results(case, a)
     assert not got["out"].any()
     assert torch.equal(got["lse"], torch.full((2, 2, 5), -float("inf")))
 
@@ -243,7 +178,7 @@ def test_adjoints_that_are_not_given_are_zeros(given: str, dtype: torch.dtype) -
     plain = pairs.meant_gradients(case, a, ups)
     other = {"out", "lse"} - {given}
     for absent in ({}, dict.fromkeys(other, None)):
-        for n, g in pairs.tiled_gradients(case, a, {**ups, **absent}).items():
+        for n, g in gradients(case, a, {**ups, **absent}).items():
             require_near(g, right[n], plain[n], 3.0, (given, n))
 
 
@@ -253,12 +188,12 @@ class Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx, case, q, k, v, slopes):
         ctx.case, ctx.a = case, Arguments(q, k, v, {"slopes": slopes}, {})
-        return tuple(pairs.tiled(case, ctx.a, (2, 3)).values())
+        return tuple(results(case, ctx.a, (2, 3)).values())
 
     @staticmethod
     def backward(ctx, *ups):
         given = dict(zip(ctx.case.outputs, ups, strict=True))
-        found = pairs.tiled_gradients(ctx.case, ctx.a, given, (2, 3))
+        found = gradients(ctx.case, ctx.a, given, (2, 3))
         return None, found["q"], found["k"], found.get("v"), found["slopes"]
 
 
@@ -276,7 +211,7 @@ def test_bits_repeat_and_tiles_agree() -> None:
     ups = {n: u.float() for n, u in pairs.ups_of(pairs.meaning(case, a)).items()}
 
     def run(tile: tuple[int, int] | None) -> pairs.Tensors:
-        return {**pairs.tiled(case, a, tile), **pairs.tiled_gradients(case, a, ups, tile)}
+        return {**results(case, a, tile), **gradients(case, a, ups, tile)}
 
     first = run(None)
     for n, t in run(None).items():
@@ -347,9 +282,7 @@ def test_the_state_has_a_gradient(taken: tuple[str, ...]) -> None:
         [state[n] for n in taken], [getattr(given, n) for n in wanted], [*ups.values()]
     )
     inputs = pairs.inputs_of(case, a, pair)
-    found = pairs.run_backward(
-        pairs.backward(replace(pair, results=slots), ()), inputs, ups, wanted, None
-    )
+    found = run_backward(backward(replace(pair, results=slots), ()), inputs, ups, wanted, None)
     for n, r in zip(wanted, right, strict=True):
         torch.testing.assert_close(found[n], r)
 
@@ -367,7 +300,7 @@ def test_a_sum_that_is_0_of_some_elements() -> None:
     case = Case("square", Square, ("",))
     a = arguments(case, sizes(3, 2, D=1), torch.float64)
     a.k[:, :, 0] = -a.k[:, :, 1]
-    found = pairs.tiled_gradients(case, a, {"value": torch.ones(2, 2, 3, dtype=torch.float64)})
+    found = gradients(case, a, {"value": torch.ones(2, 2, 3, dtype=torch.float64)})
     assert not found["q"].any()
 
 
@@ -421,7 +354,7 @@ def test_a_table_that_is_too_small_is_an_index_error() -> None:
     case = Case("short", SoftmaxSum, ("out",), lambda t: lambda s, b, h, i, j: s + t.bias[i, j],
                 tables={"bias": lambda z: pairs.random(z.Sq, z.Sk - 1)})  # fmt: skip
     with pytest.raises(IndexError):
-        pairs.tiled(case, arguments(case, sizes(), torch.float32))
+        results(case, arguments(case, sizes(), torch.float32))
     far = replace(case, score=lambda t: lambda s, b, h, i, j: s + t.bias[i, 2 * j])
     with pytest.raises(IndexError):
-        pairs.tiled(far, arguments(far, sizes(), torch.float32))
+        results(far, arguments(far, sizes(), torch.float32))
