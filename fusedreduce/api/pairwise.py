@@ -175,8 +175,8 @@ class PairCall:
         given = self.checked(state)
         score, mask = self.score, self.mask
         if any(self.shifts):
-            score = score and score.shifted(*self.shifts)
-            mask = mask and mask.shifted(*self.shifts)
+            score = None if score is None else score.shifted(*self.shifts)
+            mask = None if mask is None else mask.shifted(*self.shifts)
         names = self.R.record.operands[1:]
         others, varying = placed({n: given[n] for n in names}, self.q, self.k)
         task = PairTask(
@@ -188,8 +188,8 @@ class PairCall:
         values |= {} if payload is None else {"v": payload}
         for letter, found in (
             ("o", others),
-            ("s", score.tensors if score else ()),
-            ("m", mask.tensors if mask else ()),
+            ("s", () if score is None else score.tensors),
+            ("m", () if mask is None else mask.tensors),
         ):
             values |= {f"{letter}{n}": t for n, t in enumerate(found)}
         values |= {} if self.scale is None else {"scale": float(self.scale)}

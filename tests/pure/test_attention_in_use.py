@@ -284,7 +284,44 @@ def test_a_kernel_mean_with_weights_of_the_keys() -> None:
     a = torch.rand(1, 2, 12, dtype=torch.float64, requires_grad=True)
     sizes = dict(kk=k.square().sum(-1), qq=q.square().sum(-1, keepdim=True))
     got = fr.pairwise(Gaussian, q, k, v=v, a=a, **sizes)["mean"]
-    w = a[:, :, None] * torch.exp(-torch.cdist(q, k) ** 2 / 2)
+    w = a[:, :, None] * torch.exp(-(torch.cdist(q, k) ** 2) / 2)
     right = w @ v / w.sum(-1, keepdim=True)
     near(got, right)
     same_gradients(got, right, (q, k, v, a))
+
+
+def test_shapes_on_the_meta_device() -> None:
+    q, k, v = torch.empty(3, 2, 4, 9, 16, device="meta")
+    out, more = fr.attention(q, k, v, is_causal=True, aux=("lse",))
+    assert (out.shape, more["lse"].shape) == ((2, 4, 9, 16), (2, 4, 9))
+
+
+TOKENS = torch.ones(2, 9, dtype=torch.bool)
+window = fr.masks.window(3, 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda a: a(mask=fr.masks.causal and window), "Declaration", "& window(8, 0)"),
+        (lambda a: a(mask=fr.masks.causal & TOKENS), "Declaration", "seen[i, j]) of a tensor"),
+        (lambda a: a(mask=TOKENS), "Shape", "mask[:, None, None], the keys"),
+        (lambda a: a(mask=TOKENS[:, None] & causal(9, 9)), "Shape", "do        pass mask[:, None]"),
+        (lambda a: a(mask=fr.masks.document([0] * 9)), "Shape", "pass torch.tensor(...)"),
+        (lambda a: a(score_mod=fr.masks.causal), "Operand", "pass it as mask="),
+        (lambda a: a(score_mod=lambda s, b, h, i, j: s.to(s.dtype)), "Declaration", "the cast out"),
+        (lambda a: a(q_offset=torch.tensor([1, 2])), "Option", "i + first[b] >= j"),
+    ],
+)  # fmt: skip
+def test_what_people_try_first(call, error, said) -> None:
+    """Each message says what to write instead; what it says works (the tests above)."""
+    with pytest.raises(getattr(fr.errors, f"{error}Error"), match=None) as raised:
+        call(functools.partial(fr.attention, *inputs()))
+    assert said in str(raised.value)
+
+
+def test_a_jagged_tensor_is_sent_to_packed_sequences() -> None:
+    pieces = [torch.randn(n, 4, 8) for n in (3, 5)]
+    q = torch.nested.nested_tensor(pieces, layout=torch.jagged).transpose(1, 2)
+    with pytest.raises(fr.errors.ShapeError, match="cu_seqlens"):
+        fr.attention(q, q, q)
