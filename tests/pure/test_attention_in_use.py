@@ -325,3 +325,24 @@ def test_a_jagged_tensor_is_sent_to_packed_sequences() -> None:
     q = torch.nested.nested_tensor(pieces, layout=torch.jagged).transpose(1, 2)
     with pytest.raises(fr.errors.ShapeError, match="cu_seqlens"):
         fr.attention(q, q, q)
+
+
+class Reach(fr.reductions.SoftmaxSum):
+    """Softmax attention, and sum_j p_ij |i - j|; the correction of d is derived."""
+
+    d = fr.Sum(lambda x, m, i, j: torch.exp(x - m) * torch.abs(i - j))
+
+    def finish(m, s, o, d):
+        return {"out": o / s, "lse": m + torch.log(s), "reach": d / s}
+
+
+def test_a_statistic_of_positions() -> None:
+    assert fr.prove(Reach).proved
+    tensors = inputs()
+    out, more = fr.attention(*tensors, is_causal=True, reduction=Reach, aux="reach")
+    q, k, v = tensors
+    p = (q @ k.mT / 4).masked_fill(~causal(9, 9), float("-inf")).softmax(-1)
+    near(out, p @ v)
+    near(more["reach"], (p * (torch.arange(9)[:, None] - torch.arange(9)).abs()).sum(-1))
+    same_gradients(more["reach"], (p * (torch.arange(9)[:, None] - torch.arange(9)).abs()).sum(-1),
+                   (q, k))  # fmt: skip
