@@ -29,8 +29,10 @@ setup: .venv/ready  ## the environment alone
 	@$(PIP) --no-deps --target .triton36 triton==$(OLD_TRITON)
 	@touch $@
 
-demo: .venv/ready  ## real images through the whole chain; draws build/demo.png
+demo: .venv/ready  ## real images and a language model; draws into build/
 	@$(PY) examples/demo.py
+	@printf '\n== A language model, with fused attention, norms and loss\n\n'
+	@$(PY) examples/08_language_model.py
 
 examples: .venv/ready  ## every numbered example, in order
 	@set -e; for example in examples/[0-9]*.py; do \

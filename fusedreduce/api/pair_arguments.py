@@ -34,6 +34,12 @@ def queries_keys(what: str, q: Any, k: Any, v: Any) -> tuple[Tensor, Tensor, Ten
                 message(f"{what}: `{name}` is not a tensor", expected="a torch.Tensor",
                         came=type(t).__name__)
             )  # fmt: skip
+        if t.is_nested:
+            raise ShapeError(
+                message(f"{what}: `{name}` is a nested tensor", expected="a tensor of one size",
+                        do="pack the sequences into one of all tokens, and pass "
+                        "mask=fr.masks.cu_seqlens(offsets)")
+            )  # fmt: skip
         if t.dim() != 4:
             raise ShapeError(
                 message(
@@ -63,7 +69,9 @@ def _same_dtype(what: str, given: Mapping[str, Tensor]) -> None:
                 f"{what}: {', '.join(given)} do not have one floating-point dtype",
                 expected="float16, bfloat16, float32 or float64, the same for all",
                 came=", ".join(f"{n} {_name(t.dtype)}" for n, t in given.items()),
-                do="convert them, for instance k.to(q.dtype), or run inside torch.autocast",
+                do="convert them, for instance k.to(q.dtype), or run inside torch.autocast"
+                if dtypes & set(FLOATS)
+                else "",
             )
         )
 
@@ -145,6 +153,10 @@ def seen(
     Both speak of positions in the whole; a tensor and a BlockMask of the pairs of this call.
     """
     mask, score = unpacked(mask), unpacked(score_mod)
+    if isinstance(score, Mask):
+        raise OperandError(
+            message("score_mod= is a mask", expected="a function of scores", do="pass it as mask=")
+        )
     score = None if score is None else shifted(score_of(score), by)
     if isinstance(mask, Score):
         raise OperandError(
@@ -175,7 +187,8 @@ def offset(what: str, name: str, value: Any) -> int | torch.SymInt:
     except (AttributeError, TypeError):
         raise OptionError(
             message(f"{what}: {name} is not a position", expected="an integer",
-                    came=repr(value)[:80])
+                    came=repr(value)[:80], do="positions that differ in the batch are a mask that "
+                    "captures them: fr.mask(lambda b, h, i, j: i + first[b] >= j)")
         ) from None  # fmt: skip
 
 

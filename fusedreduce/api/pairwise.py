@@ -187,8 +187,8 @@ class PairCall:
         values |= {} if payload is None else {"v": payload}
         for letter, found in (
             ("o", others),
-            ("s", score.tensors if score else ()),
-            ("m", mask.tensors if mask else ()),
+            ("s", () if score is None else score.tensors),
+            ("m", () if mask is None else mask.tensors),
         ):
             values |= {f"{letter}{n}": t for n, t in enumerate(found)}
         values |= {} if self.scale is None else {"scale": float(self.scale)}

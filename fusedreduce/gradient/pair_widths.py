@@ -89,6 +89,9 @@ class Widths:
         """A row value of its own, unless it is one already."""
         if e.op in ("var", "const") or (e.op == "neg" and e.args[0].op == "var"):
             return e
+        known = {e: name for name, e in self.shifts}
+        if e in known:
+            return var(known[e])
         name = f"shift{len(self.shifts) or ''}"
         self.shifts.append((name, e))
         self.rows.add(name)

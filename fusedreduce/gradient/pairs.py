@@ -20,9 +20,10 @@ from functools import cached_property, reduce
 from fusedreduce.declare.record import Record
 from fusedreduce.gradient.element import NoBackward
 from fusedreduce.gradient.pair_state import FinalState, adjoint, saved_name, within
-from fusedreduce.gradient.pair_widths import RowSum, Widths, bare, times
+from fusedreduce.gradient.pair_widths import DP, RowSum, Widths, bare, times
 from fusedreduce.ir.differentiate import derivative, gradient
 from fusedreduce.ir.expr import Expr, call, const, is_const, names, rewrite, substitute, var, where
+from fusedreduce.ir.show import show
 from fusedreduce.ir.simplify import simplify
 from fusedreduce.pair import Pair, Read, Result
 
@@ -51,6 +52,20 @@ class PairBackward:
     score: Expr
     factor: Expr
     tables: tuple[tuple[Read, Expr], ...]
+
+    def __str__(self) -> str:
+        """What is saved, the values of a query, the gradients of an element: a formula a line."""
+        lines = [("saved", f"{r.name} = {show(r.expr)}") for r in self.forward.results
+                 if r.name in self.saved]  # fmt: skip
+        up = adjoint(self.vector)
+        sums = {True: f"<{up}, {self.vector}>", False: f"<{up}, 1>"}
+        lines += [("query", f"{s.name} = {sums[s.with_result]}") for s in self.sums]
+        lines += [("query", f"{n} = {show(e)}") for n, e in self.shifts]
+        lines += [("pair", f"{DP} = <{up}, v>")] if self.vector else []
+        lines += [("d score", show(times(self.factor, self.score)))]
+        lines += [] if self.weight is None else [("d v", f"({show(self.weight)}) * {up}")]
+        lines += [(f"d {show(r.node)}", show(e)) for r, e in self.tables]
+        return "\n".join(f"{what:<8} {said}" for what, said in lines)
 
     @cached_property
     def rows(self) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def prove(R: Any) -> Certificate:
 
 
 def _proved(record: Record) -> Certificate:
-    lacking = gap(record) if record.form == "corrected" else None
+    lacking = gap(with_indices(record)) if record.form == "corrected" else None
     return certified(record)[1] if lacking is None else _without_correction(record, *lacking)
 
 

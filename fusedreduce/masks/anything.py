@@ -64,6 +64,7 @@ def _from_tensor(table: Any, shape: tuple[int, ...]) -> Mask | Score:
                 "a mask tensor does not broadcast to the scores",
                 expected=f"(B, H, Sq, Sk) = {shape}, each size or 1",
                 came=f"shape {own}",
+                do=_padding(own, shape),
             )
         )
     names = zip(_NAMES[front:], own, strict=True)
@@ -81,6 +82,13 @@ def _from_tensor(table: Any, shape: tuple[int, ...]) -> Mask | Score:
     if kind == "bool":
         return Mask(at, (table,), "mask tensor")
     return Score(var("score") + at, (table,), "score + tensor")
+
+
+def _padding(own: tuple[int, ...], shape: tuple[int, ...]) -> str:
+    """What to do with a mask of a batch that has too few dimensions."""
+    B, _, Sq, Sk = shape
+    known = {(B, Sk): "mask[:, None, None], the keys of each batch", (B, Sq, Sk): "mask[:, None]"}
+    return f"pass {known[own]}" if own in known else ""
 
 
 def _from_block_mask(given: Any, shape: tuple[int, ...]) -> Mask:

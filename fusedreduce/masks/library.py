@@ -92,7 +92,12 @@ def _check_table(what: str, table: Any, ranks: tuple[int, ...], shapes: str) -> 
     if not is_tensor(table) or table.ndim not in ranks or table.is_floating_point():
         came = f"shape {_shape(table)}, {table.dtype}" if is_tensor(table) else repr(table)
         raise ShapeError(
-            message(f"{what}: a table does not fit", expected=f"integers, {shapes}", came=came)
+            message(
+                f"{what}: a table does not fit",
+                expected=f"a tensor of integers, {shapes}",
+                came=came,
+                do="" if is_tensor(table) else "pass torch.tensor(...)",
+            )
         )
 
 

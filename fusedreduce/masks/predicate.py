@@ -63,6 +63,16 @@ class Mask:
     def __invert__(self) -> Mask:
         return Mask(tables.logic("not", self.expr), self.sources, f"~{self._inner()}")
 
+    def __bool__(self) -> bool:
+        raise DeclarationError(
+            message(
+                f"the mask {self!r} used as a Python bool",
+                expected="&, | and ~, which make one mask of two",
+                came="and, or, not, if: these would drop one of them",
+                do="write causal & window(8, 0)",
+            )
+        )
+
     def _joined(self, op: str, sign: str, other: Any) -> Mask:
         if not isinstance(other, Mask):
             raise DeclarationError(
@@ -70,7 +80,8 @@ class Mask:
                     f"a mask {sign} something else",
                     expected="two masks",
                     came=type(other).__name__,
-                    do="wrap a function with fr.mask(function) first",
+                    do="wrap it: fr.mask(function), or fr.mask(lambda b, h, i, j: seen[i, j]) of a "
+                    "tensor",
                 )
             )
         exprs, sources = tables.joined((self.expr, self.sources), (other.expr, other.sources))

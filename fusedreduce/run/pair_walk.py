@@ -25,7 +25,8 @@ def plainly(device: torch.device) -> AbstractContextManager[object]:
     keep_memory(device)
     stack = ExitStack()
     stack.enter_context(torch.no_grad())
-    stack.enter_context(torch.autocast(device.type, enabled=False))
+    if torch.amp.is_autocast_available(device.type):
+        stack.enter_context(torch.autocast(device.type, enabled=False))
     return stack
 
 

@@ -192,12 +192,19 @@ def apply(
     return first.settle(lambda: function(*args, **kwargs), call)
 
 
+#: What those want who ask for something that a traced value has not.
+ASKED = {
+    "dtype": "leave the cast out, or name a dtype: all is computed in the dtype of the state",
+    "device": "make tensors outside of the function, on the device of the others",
+}
+
+
 def _method(value: Traced, name: str) -> Any:
     if name in ("shape", "ndim", "dtype", "device", "T", "mT", "grad", "data", "size"):
         raise refuse(
             f"`.{name}` of a traced value",
             expected="a term is written for one element and has no shape",
-            do="count elements with fr.Sum(lambda x: 1.0)",
+            do=ASKED.get(name, "count elements with fr.Sum(lambda x: 1.0)"),
         )
     if value.lookup(name) is None and ALIASES.get(name, name) not in FUNCTIONS:
         raise unknown_operation(name)

@@ -24,6 +24,7 @@ NUMBERED = sorted(FOLDER.glob("[0-9]*.py"))
 NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.]*\w)")
 HASH = re.compile(r"\bhash +[0-9a-f]{6}\b")
 PROMISE = "Prints:\n"
+DOCSTRINGS_OF = (3, 11)
 WIDTH, LINES, SECONDS = 96, 85, 60
 
 
@@ -92,6 +93,8 @@ def test_an_example_prints_what_it_says(path: Path, request: pytest.FixtureReque
     if request.config.getoption("--update-golden"):
         promise(path, came)
         promise(path, came := printed(path))  # line numbers have moved
+    if "docstrings" in path.read_text() and sys.version_info[:2] != DOCSTRINGS_OF:
+        pytest.skip("it ran; what it says are numbers of Python 3.11's docstrings")
     told = difference(promised(path), came)
     assert not told, f"{told}\n\nall of it:\n{came}"
 
