@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -45,6 +46,39 @@ def tensor_descriptor(
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     return TensorDescriptor(base, shape, strides, block)
+
+
+def compiled(
+    function: Any,
+    signature: Mapping[str, str],
+    constants: Mapping[str, Any],
+    aligned: Sequence[str],
+    options: Mapping[str, int],
+    capability: int,
+) -> Any:
+    """A kernel built ahead of time for an NVIDIA architecture, 90 for sm_90; no GPU is needed.
+
+    aligned   the arguments that are multiples of 16
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler.compiler import ASTSource
+
+    order = {name: k for k, name in enumerate(function.arg_names)}
+    source = ASTSource(
+        function,
+        {**signature, **dict.fromkeys(constants, "constexpr")},
+        constexprs=dict(constants),
+        attrs={(order[n],): [["tt.divisibility", 16]] for n in aligned},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(options))
+
+
+def reading_tool() -> Path:
+    """The program that reads machine code, as it comes with Triton."""
+    import triton.backends.nvidia as nvidia
+
+    return Path(nvidia.__file__).parent / "bin" / "cuobjdump"
 
 
 def interpreting() -> bool:
