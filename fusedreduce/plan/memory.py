@@ -66,20 +66,20 @@ def size(count: float) -> str:
 CASES = ((1, 1, 2048), (1, 1, 8192), (1, 1, 32768), (8, 32, 8192))
 
 
-def table(cases: tuple[tuple[int, int, int], ...] = CASES, saved: int = 1) -> str:
+def table(half: int = 1, single: int = 2) -> str:
     """A Markdown table: 16-bit scores against two numbers a query, and against ours.
 
-    saved   numbers that our forward saves of a query with 16-bit inputs; with float32 it is two
+    half, single   numbers that our forward saves of a query, of 16-bit and of float32 inputs
     """
     lines = [
         "| heads | tokens | scores, 16 bits | two numbers a query | ours, 16-bit inputs "
         "| ours, float32 inputs |",
-        "|---|---|---|---|---|---|",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
-    for B, H, S in cases:
-        half = AttentionMemory(B, H, S, S, "bfloat16", saved)
-        single = AttentionMemory(B, H, S, S, "float32", 2)
+    for B, H, S in CASES:
+        ours = AttentionMemory(B, H, S, S, "bfloat16", half)
+        wider = AttentionMemory(B, H, S, S, "float32", single)
         heads = f"{B} x {H}" if B > 1 else f"{H}"
-        cells = (half.scores, half.two_numbers, half.ours, single.ours)
-        lines.append(f"| {heads} | {S:,} | {' | '.join(map(size, cells))} |")
+        cells = map(size, (ours.scores, ours.two_numbers, ours.ours, wider.ours))
+        lines.append(f"| {heads} | {S:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
