@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 
 import pytest
 import torch
@@ -141,6 +142,21 @@ def test_any_call_is_explained() -> None:
     both = fr.explain(lambda: fr.ops.softmax(fr.ops.log_softmax(x, -1), -1))
     assert both.count("  runs") == 2
     assert halves.explain(x) == calls["halves: 8 rows of 100"]
+
+
+def test_the_backward_of_rows_is_explained_where_it_is_asked_for() -> None:
+    x, w = torch.randn(64, 100, requires_grad=True), torch.ones(100, requires_grad=True)
+    text = fr.explain(fr.ops.layer_norm, x, (100,), w)
+    assert re.search(r"^  backward +persistent, .* bytes$", text, re.MULTILINE), text
+    assert "backward" not in fr.explain(fr.ops.layer_norm, x.detach(), (100,))
+
+
+def test_without_triton_the_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET")
+    monkeypatch.setitem(sys.modules, "triton", None)
+    q = torch.randn(1, 1, 64, 16, dtype=torch.bfloat16)
+    assert fr.explain(fr.attention, q, q, q).count("not compiled: Triton is not installed") == 3
+    assert "not compiled: Triton is not installed" in fr.explain(fr.ops.softmax, q, -1)
 
 
 def test_calls_run_again_after_an_explanation() -> None:
