@@ -15,6 +15,8 @@ Prints:
     rows without a label have gradient 0
 
     head_rows: 900 rows of 10, computed in float32
+      runs    tiles, plain PyTorch: the tensors are on cpu, and no GPU is asked
+      memory  no tensor between operations; unfused, each is 36.0 kB
       plan    64 rows a program, the row in one block, BLOCK 16, 4 warps
       grid    15 programs
       bytes   54,900
@@ -88,7 +90,8 @@ def main():
     # What runs: one stage over the scores, so their 900 x 10 x 4 bytes are read once.
     wanted = tuple(found)
     told = head_rows.explain(scores, labels, wanted, Z, CAP, SCALE, -100)
-    print("\n".join(line for line in told.splitlines() if "certificate" not in line))
+    differing = ("certificate", "  kernel ")  # the second from the compiler that is installed
+    print("\n".join(t for t in told.splitlines() if not any(d in t for d in differing)))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,17 @@ tensor([1000.6932])
 """
 
 from fusedreduce import errors, masks, nn, ops, reductions
-from fusedreduce.api import attention, check, derive, fuse, pairwise, prove, reduce, stream
+from fusedreduce.api import (
+    attention,
+    check,
+    derive,
+    explain,
+    fuse,
+    pairwise,
+    prove,
+    reduce,
+    stream,
+)
 from fusedreduce.declare import (
     All,
     Any,
@@ -37,6 +47,6 @@ from fusedreduce.version import __version__ as __version__
 
 __all__ = [
     "All", "Any", "ArgMax", "ArgMin", "First", "Max", "Min", "Payload", "Prod", "Reduction",
-    "Reference", "Sum", "attention", "check", "derive", "errors", "fuse", "join", "mask", "masks",
-    "nn", "ops", "pairwise", "prove", "reduce", "reductions", "score", "state", "stream",
+    "Reference", "Sum", "attention", "check", "derive", "errors", "explain", "fuse", "join", "mask",
+    "masks", "nn", "ops", "pairwise", "prove", "reduce", "reductions", "score", "state", "stream",
 ]  # fmt: skip

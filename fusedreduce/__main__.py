@@ -1,4 +1,4 @@
-"""The command line, `python -m fusedreduce`: prove, show, list, derive."""
+"""The command line, `python -m fusedreduce`: prove, show, explain, list, derive."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, NoReturn
 import typer
 
 from fusedreduce import api, pipeline
+from fusedreduce.command import calls
+from fusedreduce.command.calls import CALLS, Seen
 from fusedreduce.command.stand_ins import fused_task, parsed_dtype, parsed_shape, reduce_task
 from fusedreduce.command.targets import PROGRAM, SHIPPED, declaration, load, require
 from fusedreduce.command.text import BOLD, highlighted, normal_form, statuses, styled
@@ -27,6 +29,13 @@ app = typer.Typer(
 Target = Annotated[
     str, typer.Argument(help="a shipped name, or FILE.py:NAME", metavar="NAME|FILE.py:NAME")
 ]
+Shapes = Annotated[
+    list[str] | None,
+    typer.Option(help="4096x1024, or weight=1024; once a tensor", metavar="SHAPE"),
+]
+Dtype = Annotated[str, typer.Option(help="of the floating tensors")]
+Causal = Annotated[bool, typer.Option("--causal", help="attention: i >= j")]
+Window = Annotated[int, typer.Option(help="attention: the last so many keys", metavar="KEYS")]
 
 
 @app.command()
@@ -53,11 +62,13 @@ def prove(
 @app.command()
 def show(
     target: Target,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(help="4096x1024, or weight=1024; once a tensor", metavar="SHAPE"),
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="of the floating tensors")] = "float32",
+    shape: Shapes = None,
+    dtype: Dtype = "float32",
+    causal: Causal = False,
+    window: Window = 0,
+    backward: Annotated[
+        bool, typer.Option("--backward", help="attention: the kernels of d q, and of d k and d v")
+    ] = False,
     strategy: Annotated[
         Literal["block", "loop"] | None, typer.Option(help="instead of the planned one")
     ] = None,
@@ -65,9 +76,13 @@ def show(
     proof: Annotated[bool, typer.Option("--proof", help="the certificates")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="plan, traffic and stages")] = False,
 ) -> None:
-    """The printed Triton kernel of a declaration or a fused function."""
-    found = load(target)
+    """The printed Triton kernel of a declaration, a fused function, or of attention."""
     shapes = [parsed_shape(text) for text in shape or ()]
+    if target in CALLS:
+        for source in calls.sources(shapes, parsed_dtype(dtype), Seen(causal, window), backward):
+            say(highlighted(source))
+        return
+    found = load(target)
     if isinstance(found, api.Fused):
         task, values = fused_task(found, shapes, parsed_dtype(dtype))
     else:
@@ -86,15 +101,37 @@ def show(
     say("\n\n".join(view() for view in chosen) or highlighted(printed.kernel.source))
 
 
+@app.command()
+def explain(
+    target: Target,
+    shape: Shapes = None,
+    dtype: Dtype = "float32",
+    causal: Causal = False,
+    window: Window = 0,
+    architecture: Annotated[
+        str, typer.Option(help="plan and compile for it", metavar="sm_NN")
+    ] = "sm_90",
+) -> None:
+    """What a call would run: plan, blocks, memory, registers; `attention` is a target too."""
+    shapes = [parsed_shape(text) for text in shape or ()]
+    kind = parsed_dtype(dtype)
+    if target in CALLS:
+        say(calls.attention_text(shapes, kind, Seen(causal, window), architecture))
+    else:
+        say(calls.explained(load(target), target, shapes, kind, architecture))
+
+
 @app.command("list")
 def list_() -> None:
-    """The shipped declarations: name, form, state, formula."""
+    """The shipped declarations: name, form, state, formula; then the calls that are shown too."""
     width = max(map(len, SHIPPED))
     for name, R in SHIPPED.items():
         fields = ", ".join(f.name for f in R.record.fields)
         formula = (R.__doc__ or "").partition("\n")[0]
         say(f"{styled(name.ljust(width), BOLD)}  {R.record.form:<9}  {fields}")
         say(f"{'':<{width}}  {formula}")
+    for name, what in CALLS.items():
+        say(f"{styled(name.ljust(width), BOLD)}  {what}")
 
 
 @app.command()

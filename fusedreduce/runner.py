@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +23,7 @@ from fusedreduce.run.calls import Direct, Plan
 from fusedreduce.sizes import Sizes, hint
 from fusedreduce.structure import alike, leaves, rebuild
 
+_noted: ContextVar[list[Noted] | None] = ContextVar("calls that are noted, not run", default=None)
 MOST_PREPARED = 512  # calls of different shapes remembered for one task
 
 
@@ -60,6 +63,27 @@ class Prepared:
         return found
 
 
+@dataclass(frozen=True)
+class Noted:
+    """A call that was met while calls are noted."""
+
+    runner: Runner
+    values: Mapping[str, Any]
+    impl: str | None
+    trust: bool
+
+
+@contextmanager
+def noting() -> Iterator[list[Noted]]:
+    """Inside, calls are noted instead of run: their results are empty tensors."""
+    calls: list[Noted] = []
+    token = _noted.set(calls)
+    try:
+        yield calls
+    finally:
+        _noted.reset(token)
+
+
 @dataclass
 class Runner:
     """Runs one task; remembers what it prepared, by shapes, strides, dtypes, device.
@@ -76,6 +100,9 @@ class Runner:
 
     def __call__(self, values: Mapping[str, Any], impl: str | None, trust: bool = False) -> Any:
         impl = impl or pipeline.inside()
+        noted = _noted.get()
+        if noted is not None:
+            return self.note(noted, values, impl, trust)
         if impl == "eager":
             require_served(values)
             return self.task.eager(values)
@@ -89,6 +116,15 @@ class Runner:
         fixed = {n: v for n, v in values.items() if n not in plan.names}
         made = autograd.run(Direct(plan, fixed), [values[n] for n in plan.names])
         return rebuild(ready.structure, made)
+
+    def note(
+        self, noted: list[Noted], values: Mapping[str, Any], impl: str | None, trust: bool
+    ) -> Any:
+        """Remember the call; answer empty tensors of the shapes that it would answer."""
+        values = {n: plain(v) for n, v in values.items()}
+        noted.append(Noted(self, values, impl, trust))
+        made, found = self.fake(values, trust, ())
+        return rebuild(found.structure, made)
 
     def in_operators(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Any:
         """The same by operators, where torch traces, transforms or watches."""

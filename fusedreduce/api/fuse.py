@@ -13,6 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 
 from fusedreduce import operators, pipeline, trace
+from fusedreduce.api.explain import explain
 from fusedreduce.chain import Chain, TracedTensor
 from fusedreduce.errors import OperandError, OptionError, message
 from fusedreduce.kernels.names import safe_names
@@ -112,9 +113,8 @@ class Fused(Generic[P, T]):
         return pipeline.print_task(self.runner.task, values, trust=False).kernel.source
 
     def explain(self, *args: Any, **kwargs: Any) -> str:
-        """Plan, traffic and stages of a call with these arguments, as text."""
-        values = self.values(args, kwargs)
-        return pipeline.describe(pipeline.print_task(self.runner.task, values, trust=False))
+        """What a call with these arguments would run, as text: see `fr.explain`."""
+        return explain(self, *args, **kwargs)
 
 
 def _traced(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:

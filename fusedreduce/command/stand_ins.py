@@ -21,13 +21,13 @@ Shape: TypeAlias = "tuple[str, tuple[int, ...]]"  # the name it is for, or "", a
 
 
 def parsed_shape(text: str) -> Shape:
-    """The shape in "4096x1024" or "weight=1024"."""
+    """The shape in "4096x1024", "4096,1024" or "weight=1024"."""
     name, _, sizes = text.rpartition("=")
-    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", sizes):
+    if not re.fullmatch(r"[1-9]\d*([x,][1-9]\d*)*", sizes):
         raise OptionError(
             message("--shape is not a shape", expected="4096x1024 or weight=1024", came=text)
         )
-    return name, tuple(map(int, sizes.split("x")))
+    return name, tuple(map(int, re.split("[x,]", sizes)))
 
 
 def parsed_dtype(name: str) -> torch.dtype:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from math import prod
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -57,6 +58,39 @@ def tensor_descriptor(
     made = kind.__new__(kind)
     made.base, made.shape, made.strides, made.block_shape = base, shape, strides, block
     return made
+
+
+def compiled(
+    function: Any,
+    signature: Mapping[str, str],
+    constants: Mapping[str, Any],
+    aligned: Sequence[str],
+    options: Mapping[str, int],
+    capability: int,
+) -> Any:
+    """A kernel built ahead of time for an NVIDIA architecture, 90 for sm_90; no GPU is needed.
+
+    aligned   the arguments that are multiples of 16
+    """
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler.compiler import ASTSource
+
+    order = {name: k for k, name in enumerate(function.arg_names)}
+    source = ASTSource(
+        function,
+        {**signature, **dict.fromkeys(constants, "constexpr")},
+        constexprs=dict(constants),
+        attrs={(order[n],): [["tt.divisibility", 16]] for n in aligned},
+    )
+    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(options))
+
+
+def reading_tool() -> Path:
+    """The program that reads machine code, as it comes with Triton."""
+    import triton.backends.nvidia as nvidia
+
+    return Path(nvidia.__file__).parent / "bin" / "cuobjdump"
 
 
 def interpreting() -> bool:

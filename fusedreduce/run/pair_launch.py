@@ -224,14 +224,26 @@ def reads_tables(pair: Pair) -> bool:
 def forward_kernel(
     pair: Pair, plan: PairPlan, blocks: Blocks, positive: tuple[str, ...], precise: str
 ) -> Loaded:
+    return loaded(forward_printed(pair, plan, blocks, positive, precise), plan)
+
+
+def forward_printed(
+    pair: Pair, plan: PairPlan, blocks: Blocks, positive: tuple[str, ...], precise: str
+) -> PrintedKernel:
     title = f"{pair.name}_forward"
-    return loaded(ForwardPrinter(pair, plan, blocks, title, (), positive, precise).print(), plan)
+    return ForwardPrinter(pair, plan, blocks, title, (), positive, precise).print()
 
 
 @lru_cache(maxsize=1024)
 def backward_kernel(b: PairBackward, plan: PairPlan, blocks: Blocks, precise: str) -> Loaded:
+    return loaded(backward_printed(b, plan, blocks, precise), plan)
+
+
+def backward_printed(
+    b: PairBackward, plan: PairPlan, blocks: Blocks, precise: str
+) -> PrintedKernel:
     title = f"{b.forward.name}_{plan.direction}"
-    return loaded(BackwardPrinter(b, plan, blocks, title, (), precise).print(), plan)
+    return BackwardPrinter(b, plan, blocks, title, (), precise).print()
 
 
 def loaded(kernel: PrintedKernel, plan: PairPlan) -> Loaded:

@@ -10,10 +10,10 @@ import torch
 from fusedreduce.gradient.pairs import backward
 from fusedreduce.plan.device import MAX_REGISTERS, device
 from fusedreduce.run import pair_launch
+from fusedreduce.run.compiled import Needs
 from fusedreduce.run.pair_inputs import PairInputs
 from tests import pairs
-from tests.compile.aot import Needs
-from tests.compile.pair_aot import compile_for
+from tests.compile.aot import compile_pair
 from tests.pairs import DECLARED, Case, arguments, masked, scored, sizes
 
 BY_NAME = {c.name: c for c in DECLARED}
@@ -39,7 +39,7 @@ def compiled(
     b = None if direction == "forward" else backward(pair, ("q", "k", "v"))
     used = pair if b is None else b.forward
     plan = pair_launch.plan_of(used, direction, divmod(capability, 10))
-    return compile_for(loaded(case, used, b, inputs, plan), used, b, capability), plan
+    return compile_pair(loaded(case, used, b, inputs, plan), used, b, capability), plan
 
 
 def loaded(case: Case, pair: Any, b: Any, inputs: PairInputs, plan: Any) -> pair_launch.Loaded:

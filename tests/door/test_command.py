@@ -195,6 +195,43 @@ def test_a_missing_companion_is_named(run) -> None:
     assert run(*shifted, "--companion", "s=exp(x - m)").code == 0
 
 
+# ---- attention, explain ------------------------------------------------------------------------
+
+
+def test_attention_is_explained_with_its_memory(run, monkeypatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")  # compiling is a test of the compile room
+    code, out, err = run(
+        "explain", "attention", "--shape", "1,1,8192,64", "--dtype", "bfloat16", "--causal"
+    )
+    assert (code, err) == (0, "")
+    for part in ("i >= j: blocks computed", "49.6 % of the work saved", "d k, d v", "134.2 MB"):
+        assert part in out
+    assert "| 8 x 32 | 8,192 | 34.4 GB | 16.8 MB | 8.4 MB | 16.8 MB |" in out
+
+
+def test_a_declaration_and_a_fused_function_are_explained(run, file: str, monkeypatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    told = run("explain", "LogSumExp", "--shape", "8x100").out
+    assert told.startswith("logsumexp: 8 rows of 100, computed in float32")
+    assert "not compiled: Triton interprets here" in told
+    told = run("explain", f"{file}:scaled", "--shape", "8x100", "--shape", "weight=100").out
+    assert told.startswith("scaled: 8 rows of 100")
+    assert "  plan " in told
+
+
+@pytest.mark.parametrize(
+    ("options", "kernels"),
+    [((), ["softmaxsum_forward"]), (("--backward",), ["softmaxsum_queries", "softmaxsum_keys"])],
+)
+def test_the_kernels_of_attention_are_shown(run, options, kernels) -> None:
+    shape = ("--shape", "1,8,512,64", "--shape", "k=1,2,512,64", "--dtype", "float16")
+    code, out, err = run("show", "attention", *shape, "--causal", "--window", "128", *options)
+    assert (code, err) == (0, "")
+    assert re.findall(r"^def (softmaxsum_\w+)\(", out, re.MULTILINE) == kernels
+    assert out.count("counts where (i - 127 <= j) & (j <= i)") == len(kernels)
+    compile(out, "attention", "exec")
+
+
 # ---- what is refused ---------------------------------------------------------------------------
 
 REFUSED = {
@@ -208,6 +245,11 @@ REFUSED = {
     "a shape": (("show", "Total", "--shape", "8x"), ("--shape is not a shape", "4096x1024")),
     "shapes": (("show", "Total", "--shape", "y=8"), ("a --shape for no argument", "shapes of x")),
     "a dtype": (("show", "Total", "--dtype", "bf16"), ("no 'bf16'", "did you mean bfloat16")),
+    "heads": (
+        ("explain", "attention", "--shape", "1,4,8,16", "--shape", "k=1,3,8,16"),
+        ("the heads of q are no multiple of those of k",),
+    ),
+    "architecture": (("explain", "Total", "--architecture", "h200"), ("sm_90a", "'h200'")),
     "no maths": (("derive", "exp(x -", "--reference", "m"), ("is not an expression",)),
     "no function": (("derive", "expo(x)", "--reference", "x"), ("torch has no 'expo'", "exp")),
 }

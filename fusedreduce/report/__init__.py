@@ -1,0 +1,1 @@
+"""What a call would do, as text: which implementation and why, plans, blocks, memory, work."""

@@ -1,0 +1,313 @@
+"""A pair reduction as text: implementation, what is off the fast path, blocks, memory, kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedreduce.blocks.bound import Bound
+from fusedreduce.blocks.classify import classify
+from fusedreduce.gradient.pairs import PairBackward
+from fusedreduce.ir import tables as ir_tables
+from fusedreduce.ir.expr import Expr, names, rewrite, var
+from fusedreduce.ir.show import show
+from fusedreduce.kernels.pair_frame import Blocks
+from fusedreduce.kernels.rows import PrintedKernel
+from fusedreduce.pair import Pair
+from fusedreduce.pair_runner import backward_of, chosen_backend, origins
+from fusedreduce.pairing import Given, PairTask, pair_of
+from fusedreduce.plan.memory import size
+from fusedreduce.plan.pairs import PairPlan
+from fusedreduce.plan.rows import BYTES
+from fusedreduce.report.target import Target, lines, machine, target_of, why
+from fusedreduce.run import descriptors, pair_launch
+from fusedreduce.run.compiled import pair_needs
+from fusedreduce.run.pair_inputs import PairInputs
+from fusedreduce.runner import Noted
+
+TITLES = {"forward": "forward", "queries": "d q", "keys": "d k, d v"}
+
+
+def text(call: Noted, architecture: str | None = None) -> str:
+    """One noted call; nothing is launched."""
+    return Report(call, target_of(call.values, architecture)).text
+
+
+def sources(call: Noted, backward: bool, architecture: str | None = None) -> list[str]:
+    """The texts of the kernels: the forward, or the two of the backward."""
+    made = Report(call, target_of(call.values, architecture))
+    directions = [d for d in made.directions if (d != "forward") == backward]
+    return [made.kernel(d)[0].source for d in directions]
+
+
+def numbers_saved(call: Noted) -> int:
+    """How many numbers of a query the forward writes for the backward."""
+    derived = Report(call, target_of(call.values, None)).derived
+    return 0 if derived is None else len(derived.saved)
+
+
+@dataclass(frozen=True)
+class Share:
+    """Blocks of a map by kind, counted over batches and heads; `pairs` lie in visited ones."""
+
+    skip: int
+    partial: int
+    full: int
+    pairs: int
+
+    @property
+    def saved(self) -> float:
+        """The fraction of blocks that are not visited."""
+        return self.skip / max(self.skip + self.partial + self.full, 1)
+
+
+@dataclass(frozen=True)
+class Report:
+    """One call, and everything that a line of the report is made from."""
+
+    call: Noted
+    to: Target
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        return self.call.values
+
+    @property
+    def task(self) -> PairTask:
+        return self.call.runner.task  # type: ignore[return-value]  # only pairs come here
+
+    @cached_property
+    def pair(self) -> Pair:
+        return pair_of(self.task, self.values, self.call.trust)
+
+    @cached_property
+    def wanted(self) -> tuple[str, ...]:
+        """Arguments that ask for a gradient; q, k and v where none does."""
+        tensors = {n: v for n, v in self.values.items() if isinstance(v, Tensor)}
+        asking = tuple(n for n, v in tensors.items() if v.requires_grad)
+        return asking or tuple(n for n in ("q", "k", "v") if n in tensors)
+
+    @cached_property
+    def derived(self) -> PairBackward | None:
+        return backward_of(self.task, self.pair, self.wanted)
+
+    @cached_property
+    def inputs(self) -> PairInputs:
+        return Given(self.task, self.values).inputs(self.pair.numbers)
+
+    @cached_property
+    def implementation(self) -> str:
+        if self.call.impl == "eager" or 0 in self.inputs.rows:
+            return "eager" if self.call.impl == "eager" else "tiles"
+        chosen = chosen_backend(self.call.impl, self.to.device)
+        return chosen if self.pair.in_any_order or chosen == "tiles" else "tiles"
+
+    @property
+    def directions(self) -> tuple[str, ...]:
+        """The kernels there are."""
+        if not self.pair.in_any_order:
+            return ()
+        return ("forward",) if self.derived is None else ("forward", "queries", "keys")
+
+    # -- text
+
+    @property
+    def text(self) -> str:
+        t, pair = self.inputs, self.pair
+        given = {"q": t.q, "k": t.k} | ({} if t.v is None else {"v": t.v})
+        shapes = ", ".join(f"{n} {tuple(x.shape)}" for n, x in given.items())
+        head = f"{pair.record.name} over pairs: {shapes}, {pair.dtype}, state {pair.state}"
+        runs = [("runs", why(self.implementation, self.call.impl, self.to))]
+        runs += [("but", reason) for reason in self.slow]
+        runs += [("mask", self.mask)]
+        if 0 not in (*t.rows, t.k.shape[2]):
+            runs += self.blocks
+        runs += self.memory
+        for direction in self.directions:
+            runs += self.described(direction)
+        return "\n".join([head, *lines(runs)])
+
+    @property
+    def slow(self) -> list[str]:
+        """What is off the fast path."""
+        t, pair = self.inputs, self.pair
+        found = []
+        if not pair.in_any_order:
+            found.append("keys must come in order (First, or a merge that does not commute): tiles")
+        if pair.dtype == "float64":
+            found.append("float64 has no fast matmuls in Triton")
+        if pair.dtype == "float32" and pair_launch.precision(pair) == "ieee":
+            found.append("float32 products are exact (IEEE), without tensor cores; see "
+                         "torch.set_float32_matmul_precision")  # fmt: skip
+        for n, x in (("q", t.q), ("k", t.k), ("v", t.v)):
+            if x is not None and x.device.type != "meta" and descriptors.aligned(x) is not x:
+                found.append(f"{n} is copied at every call: strides {x.stride()}, base or width "
+                             "are no multiples of 16 bytes")  # fmt: skip
+        if self.derived is None:
+            found.append("the backward differentiates the meaning: all scores at once")
+        else:
+            read = {r.table for r, _ in self.derived.tables}
+            slow = [n for n, a in origins(self.task, self.wanted).items() if n in read and a]
+            found += [f"the gradient of {n} is summed by tiles in PyTorch" for n in slow]
+        if self.task.state:
+            found.append("the state is merged and finished by PyTorch, outside the kernel")
+        return found
+
+    @property
+    def mask(self) -> str:
+        if self.pair.mask is None:
+            return "none: every query sees every key"
+        how = self.laid(self.plan("forward"))
+        told = "blocks computed in the kernel"
+        if how.lists:
+            told = "lists of blocks, made on the device at each call"
+        return f"{show(rewrite(self.pair.mask, plainly))}: {told}"
+
+    # -- blocks, work, memory
+
+    @cached_property
+    def share(self) -> Share:
+        plan, t = self.plan("forward"), self.inputs
+        batch, heads, queries = t.rows
+        size = (queries, t.k.shape[2])
+        tiles = (plan.QUERIES, plan.KEYS)
+        cut = [
+            torch.tensor(cuts(n, tile), dtype=torch.float64)
+            for n, tile in zip(size, tiles, strict=True)
+        ]
+        pair = self.pair
+        if pair.mask is None:
+            every = batch * heads * len(cut[0]) * len(cut[1])
+            return Share(0, 0, every, batch * heads * size[0] * size[1])
+        read = set(names(pair.mask))
+        tables = {n: x for n, x in t.tables.items() if n in read}
+        place = torch.device("cpu") if t.q.device.type == "meta" else t.q.device
+        bound = Bound(pair.mask, tables, place, t.sizes())
+        found = classify(bound, batch, heads, *size, *tiles).cpu()
+        times = batch * heads // (found.shape[0] * found.shape[1])
+        counts = [times * int((found == kind).sum()) for kind in range(3)]
+        visited = ((found > 0).double() @ cut[1]) @ cut[0]
+        return Share(counts[0], counts[1], counts[2], times * int(visited.sum()))
+
+    @property
+    def blocks(self) -> list[tuple[str, str]]:
+        plan, share, pair = self.plan("forward"), self.share, self.pair
+        counted = (
+            f"{share.skip + share.partial + share.full:,} of {plan.QUERIES} x {plan.KEYS}: "
+            f"{share.skip:,} skipped, {share.partial:,} partial, {share.full:,} full; "
+            f"{100 * share.saved:.1f} % of the work saved"
+        )
+        products = {"forward": pair.D + pair.DV, "d q": 2 * pair.D + pair.DV}
+        products["d k, d v"] = 2 * (pair.D + pair.DV)
+        flops = [f"{n} {amount(2.0 * share.pairs * w)}" for n, w in products.items()
+                 if n == "forward" or self.derived is not None]  # fmt: skip
+        moved = [f"{n} {size(b)}" for n, b in self.bytes.items()]
+        return [
+            ("blocks", counted),
+            ("flops", f"{', '.join(flops)} (products in visited blocks)"),
+            ("bytes", f"{', '.join(moved)} (each operand and result once)"),
+        ]
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """What each kernel has to move at the least."""
+        t = self.inputs
+        item = BYTES[self.pair.dtype]
+        q, k, v = (0 if x is None else x.numel() * item for x in (t.q, t.k, t.v))
+        rows = t.q.numel() // t.q.shape[3]
+        made = sum(rows * BYTES[r.dtype] * (self.pair.DV if r.vector else 1)
+                   for r in self.pair.results)  # fmt: skip
+        found = {"forward": q + k + v + made}
+        if self.derived is not None:
+            saved = self.saved
+            found["forward"] += saved
+            rows_read = len(self.derived.rows) * rows * BYTES[self.pair.state]
+            up = rows * self.pair.DV * item * bool(self.derived.vector)
+            found |= {"d q": 2 * q + k + v + up + rows_read,
+                      "d k, d v": q + 2 * k + 2 * v + up + rows_read}  # fmt: skip
+        return found
+
+    @property
+    def saved(self) -> int:
+        """Bytes that the forward writes for the backward beside the results."""
+        if self.derived is None:
+            return 0
+        dtypes = [r.dtype for r in self.derived.forward.results if r.name in self.derived.saved]
+        rows = self.inputs.q.numel() // self.inputs.q.shape[3]
+        return sum(rows * BYTES[d] for d in dtypes)
+
+    @property
+    def memory(self) -> list[tuple[str, str]]:
+        """Beside the form that stores the scores."""
+        t = self.inputs
+        scores = t.q.numel() // t.q.shape[3] * t.k.shape[2] * BYTES[self.pair.dtype]
+        told = f"scores, {size(scores)}, are never stored"
+        if self.derived is None:
+            return [("memory", told)]
+        count = len(self.derived.saved)
+        kept = f"for the backward {size(self.saved)}, {count} number{'s' * (count != 1)} a query"
+        return [("memory", f"{told}; {kept}")]
+
+    # -- kernels
+
+    def plan(self, direction: str) -> PairPlan:
+        return pair_launch.plan_of(self.pair, direction, self.to.capability)
+
+    def laid(self, plan: PairPlan) -> Blocks:
+        return pair_launch.blocks_of(self.pair, self.inputs, plan)
+
+    def kernel(self, direction: str) -> tuple[PrintedKernel, PairPlan]:
+        """As it would be launched."""
+        plan = self.plan(direction)
+        precise = pair_launch.precision(self.pair)
+        if direction == "forward":
+            pair = self.pair if self.derived is None else self.derived.forward
+            positive = tuple(n for n, v in self.inputs.numbers.items() if v > 0)
+            made = pair_launch.forward_printed(pair, plan, self.laid(plan), positive, precise)
+        else:
+            assert self.derived is not None
+            made = pair_launch.backward_printed(self.derived, plan, self.laid(plan), precise)
+        return made, plan
+
+    def described(self, direction: str) -> list[tuple[str, str]]:
+        made, plan = self.kernel(direction)
+        pair = self.pair if self.derived is None else self.derived.forward
+        room = f"of {self.to.limits.shared_bytes:,} on {self.to.limits.name}"
+        return [
+            (TITLES[direction], plan.describe()),
+            ("", f"planned: {plan.shared:,} bytes shared {room}, {plan.registers} registers"),
+            ("", machine(lambda: pair_needs(made, plan, pair, self.to.number), self.to)),
+        ]
+
+
+def plainly(node: Expr) -> Expr | None:
+    """An element of a table as a user writes it: without strides."""
+    if node.op != "read":
+        return None
+    name, indices = ir_tables.split(node)
+    return var(f"{name}[{', '.join(show(e) for e in indices.values())}]" if indices else name)
+
+
+def cuts(length: int, tile: int) -> list[int]:
+    """How many positions each block holds.
+
+    >>> cuts(100, 64)
+    [64, 36]
+    """
+    return [min(tile, length - at) for at in range(0, length, tile)]
+
+
+def amount(flops: float) -> str:
+    """
+    >>> amount(4.4e12), amount(2.5e6)
+    ('4.40 TFLOP', '2.50 MFLOP')
+    """
+    for unit, name in ((1e12, "T"), (1e9, "G")):
+        if flops >= unit:
+            return f"{flops / unit:.2f} {name}FLOP"
+    return f"{flops / 1e6:.2f} MFLOP"
