@@ -16,6 +16,7 @@ from fusedreduce.ir.tables import element
 from fusedreduce.masks import sources as tables
 from fusedreduce.masks.predicate import Mask
 from fusedreduce.masks.sources import Made
+from fusedreduce.trace.compiled import outside_graphs
 from fusedreduce.trace.indexed import is_tensor
 
 b, h, i, j, Sq, Sk = map(var, ("b", "h", "i", "j", "Sq", "Sk"))
@@ -43,6 +44,7 @@ causal_bottom_right = Mask(call("ge", i + Sk - Sq, j), (), "causal_bottom_right"
 """i + Sk - Sq >= j: the last query sees every key."""
 
 
+@outside_graphs
 def window(left: int | None, right: int | None) -> Mask:
     """i - left <= j <= i + right, ends included; None is no limit on that side.
 
@@ -66,6 +68,7 @@ def window(left: int | None, right: int | None) -> Mask:
     return Mask(_all(*limits) if limits else const(True), (), f"window({left}, {right})")
 
 
+@outside_graphs
 def document(q_ids: Any, k_ids: Any = None) -> Mask:
     """ids[i] == ids[j]: a query sees the keys of its own document.
 
@@ -108,6 +111,7 @@ def _of_batch(name: str, table: Any, *at: Expr) -> Expr:
     return element(name, (*outer, *at))
 
 
+@outside_graphs
 def cu_seqlens(q: Any, k: Any = None, *, within: Mask | None = None) -> Mask:
     """Packed sequences of different lengths: i and j see each other in the same segment.
 
@@ -177,6 +181,7 @@ def _local(within: Mask, q: Any, k: Any) -> Mask:
     return Mask(expr, sources, f"within({within.label})")
 
 
+@outside_graphs
 def prefix(n: Any) -> Mask:
     """j < n | i >= j: the first n keys are seen by all, the others causally.
 
@@ -188,6 +193,7 @@ def prefix(n: Any) -> Mask:
     return Mask(call("lt", j, as_expr(n)), (), f"prefix({n})") | causal
 
 
+@outside_graphs
 def blocks(table: Any, block_q: int, block_k: int, partial: Mask | None = None) -> Mask:
     """Pairs by blocks: block (i // block_q, j // block_k) of the table says 0 none, 1 some, 2 all.
 
@@ -210,6 +216,7 @@ def blocks(table: Any, block_q: int, block_k: int, partial: Mask | None = None) 
     return replace(seen & inside, label=f"{label[:-1]}, {partial.label})")
 
 
+@outside_graphs
 def dilated(window: int, step: int) -> Mask:
     """j = i + step * n for |n| <= window: every `step`-th key, `window` of them on each side."""
     if step < 1 or window < 0:
@@ -220,6 +227,7 @@ def dilated(window: int, step: int) -> Mask:
     return Mask(_all(near, aligned), (), f"dilated({window}, {step})")
 
 
+@outside_graphs
 def neighbourhood_2d(height: int, width: int, radius: int) -> Mask:
     """Positions of a height x width image, row by row: at most `radius` rows and columns apart.
 

@@ -19,6 +19,7 @@ from fusedreduce.ir.show import show
 from fusedreduce.masks import sources as tables
 from fusedreduce.masks.sources import LENGTHS, Made, Sources
 from fusedreduce.masks.text import over, written
+from fusedreduce.trace.compiled import outside_graphs
 from fusedreduce.trace.indexed import INDICES, is_traced, trace_indexed
 
 
@@ -54,12 +55,15 @@ class Mask:
         """The mask that has this text, over these tensors."""
         return Mask(*over(text, tensors))
 
+    @outside_graphs
     def __and__(self, other: Mask) -> Mask:
         return self._joined("and", "&", other)
 
+    @outside_graphs
     def __or__(self, other: Mask) -> Mask:
         return self._joined("or", "|", other)
 
+    @outside_graphs
     def __invert__(self) -> Mask:
         return Mask(tables.logic("not", self.expr), self.sources, f"~{self._inner()}")
 
@@ -103,6 +107,7 @@ class Mask:
     def __repr__(self) -> str:
         return self.label or show(self.expr)
 
+    @outside_graphs
     def shifted(self, q_offset: int | str = 0, k_offset: int | str = 0) -> Mask:
         """The mask of a piece: query row 0 is position q_offset of the whole, key 0 is k_offset.
 
@@ -218,6 +223,7 @@ class Mask:
         return first.captures.embedded(substitute(self.expr, values), self.sources, "bool")
 
 
+@outside_graphs
 def mask(fn: Callable[..., Any] | Mask) -> Mask:
     """A mask from a function of (b, h, i, j), given by position: True where query i sees key j.
 

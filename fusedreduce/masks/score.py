@@ -13,6 +13,7 @@ from fusedreduce.ir.show import show
 from fusedreduce.masks import sources as tables
 from fusedreduce.masks.sources import Sources
 from fusedreduce.masks.text import over, written
+from fusedreduce.trace.compiled import outside_graphs
 from fusedreduce.trace.indexed import SCORED, trace_indexed
 
 
@@ -73,6 +74,7 @@ class Score:
         return self.bind(0, 0, device).evaluate(b, h, i, j, score)
 
 
+@outside_graphs
 def score(fn: Callable[..., Any] | Score) -> Score:
     """A score function of (score, b, h, i, j), given by position, traced once, here.
 

@@ -221,6 +221,31 @@ def test_a_compiled_block_at_many_lengths(blocks) -> None:
     assert len(graphs) <= 2
 
 
+class Documents(nn.Module):
+    """A mask that is made in every forward, of ids that come with the batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.window = fr.masks.window(5, None)
+
+    def forward(self, q, k, v, ids):
+        mask = fr.masks.document(ids) & self.window & ~fr.mask(lambda b, h, i, j: j > i)
+        return fr.attention(q, k, v, mask=mask) * 2
+
+
+def test_masks_made_inside_a_compiled_module() -> None:
+    torch._dynamo.reset()
+    fast = torch.compile(Documents(), backend="aot_eager")
+    for S in (9, 14):
+        q, k, v = inputs(Sq=S, Sk=S)
+        ids = torch.arange(S) // 4
+        apart = torch.arange(S)[:, None] - torch.arange(S)
+        seen = (ids[:, None] == ids) & (apart >= 0) & (apart <= 5)
+        got, right = fast(q, k, v, ids), 2 * plain(q, k, v, seen)["out"]
+        near(got, right)
+        same_gradients(got, right, (q, k, v))
+
+
 def test_a_checkpointed_block(blocks) -> None:
     ours, theirs = blocks
     x = torch.randn(2, 9, 32, dtype=torch.float64, requires_grad=True)
