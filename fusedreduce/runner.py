@@ -73,6 +73,11 @@ class Noted:
     trust: bool
 
 
+def is_noting() -> bool:
+    """Are calls noted instead of run?"""
+    return _noted.get() is not None
+
+
 @contextmanager
 def noting() -> Iterator[list[Noted]]:
     """Inside, calls are noted instead of run: their results are empty tensors."""

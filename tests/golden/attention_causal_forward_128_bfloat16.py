@@ -51,7 +51,7 @@ def finish_lse(m, s):
     return tl.where((m != float("-inf")) | (s != 0.0), natural_m + tl.log(s), float("-inf"))
 
 
-@triton.jit(do_not_specialize=["H", "Sq", "Sk"])
+@triton.jit(do_not_specialize=["H", "Sq", "Sk", "together"])
 def softmaxsum_forward(
     q_desc,
     k_desc,
@@ -62,12 +62,15 @@ def softmaxsum_forward(
     H,
     Sq,
     Sk,
+    together,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
 ):
     blocks = tl.cdiv(Sq, QUERIES)
-    block = blocks - 1 - tl.program_id(0) % blocks
-    bh = tl.program_id(0) // blocks
+    place = tl.program_id(0) % (blocks * together)
+    block = blocks - 1 - place // together
+    first_bh = tl.program_id(0) // (blocks * together) * together
+    bh = first_bh + place % together
     b = bh // H
     h = bh % H
     hk = h

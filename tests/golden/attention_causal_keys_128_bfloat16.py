@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["H", "group", "Sq", "Sk"])
+@triton.jit(do_not_specialize=["H", "group", "Sq", "Sk", "together"])
 def softmaxsum_keys(
     k_desc,
     v_desc,
@@ -28,12 +28,15 @@ def softmaxsum_keys(
     group,
     Sq,
     Sk,
+    together,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
 ):
     blocks = tl.cdiv(Sk, KEYS)
-    block = tl.program_id(0) % blocks
-    bh = tl.program_id(0) // blocks
+    place = tl.program_id(0) % (blocks * together)
+    block = place // together
+    first_bh = tl.program_id(0) // (blocks * together) * together
+    bh = first_bh + place % together
     b = bh // (H // group)
     hk = bh % (H // group)
     j0 = block * KEYS
@@ -53,6 +56,19 @@ def softmaxsum_keys(
         full = tl.maximum(
             first_block, tl.minimum(tl.cdiv(tl.maximum(0, j1 - 1), QUERIES) * QUERIES, end)
         )
+        for start in range(full, Sq, QUERIES):
+            i = start + query  # (QUERIES,)
+            q = q_desc.load([b, h, start, 0]).reshape(QUERIES, 128)  # (QUERIES, 128)
+            d_out = d_out_desc.load([b, h, start, 0]).reshape(QUERIES, 128)  # (QUERIES, 128)
+            saved_m = tl.load(saved_m_ptr + first_row + i)  # (QUERIES,)
+            delta = tl.load(delta_ptr + first_row + i)  # (QUERIES,)
+            score = tl.dot(k, q.T)  # (KEYS, QUERIES)
+            natural = tl.where(tl.abs(saved_m) == float("inf"), 0.0, saved_m) * 1.4426950408889634
+            p = tl.exp2(score * scale_log2_e - natural[None, :])  # (KEYS, QUERIES)
+            dp = tl.dot(v, d_out.T)  # (KEYS, QUERIES)
+            ds = p * (dp - delta[None, :])  # (KEYS, QUERIES)
+            dv = tl.dot(p.to(d_out.dtype), d_out, dv)
+            dk = tl.dot(ds.to(q.dtype), q, dk)
         for start in range(first_block, full, QUERIES):
             i = start + query  # (QUERIES,)
             q = q_desc.load([b, h, start, 0]).reshape(QUERIES, 128)  # (QUERIES, 128)
@@ -70,19 +86,6 @@ def softmaxsum_keys(
             ds = p * (dp - delta[None, :])  # (KEYS, QUERIES)
             p = tl.where(inside, p, 0.0)  # (KEYS, QUERIES)
             ds = tl.where(inside, ds, 0.0)  # (KEYS, QUERIES)
-            dv = tl.dot(p.to(d_out.dtype), d_out, dv)
-            dk = tl.dot(ds.to(q.dtype), q, dk)
-        for start in range(full, Sq, QUERIES):
-            i = start + query  # (QUERIES,)
-            q = q_desc.load([b, h, start, 0]).reshape(QUERIES, 128)  # (QUERIES, 128)
-            d_out = d_out_desc.load([b, h, start, 0]).reshape(QUERIES, 128)  # (QUERIES, 128)
-            saved_m = tl.load(saved_m_ptr + first_row + i)  # (QUERIES,)
-            delta = tl.load(delta_ptr + first_row + i)  # (QUERIES,)
-            score = tl.dot(k, q.T)  # (KEYS, QUERIES)
-            natural = tl.where(tl.abs(saved_m) == float("inf"), 0.0, saved_m) * 1.4426950408889634
-            p = tl.exp2(score * scale_log2_e - natural[None, :])  # (KEYS, QUERIES)
-            dp = tl.dot(v, d_out.T)  # (KEYS, QUERIES)
-            ds = p * (dp - delta[None, :])  # (KEYS, QUERIES)
             dv = tl.dot(p.to(d_out.dtype), d_out, dv)
             dk = tl.dot(ds.to(q.dtype), q, dk)
     row = bh.to(tl.int64) * Sk + j  # (KEYS,)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["H", "Sq", "Sk"])
+@triton.jit(do_not_specialize=["H", "Sq", "Sk", "together"])
 def softmaxsum_queries(
     q_desc,
     d_out_desc,
@@ -25,12 +25,15 @@ def softmaxsum_queries(
     H,
     Sq,
     Sk,
+    together,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
 ):
     blocks = tl.cdiv(Sq, QUERIES)
-    block = blocks - 1 - tl.program_id(0) % blocks
-    bh = tl.program_id(0) // blocks
+    place = tl.program_id(0) % (blocks * together)
+    block = blocks - 1 - place // together
+    first_bh = tl.program_id(0) // (blocks * together) * together
+    bh = first_bh + place % together
     b = bh // H
     h = bh % H
     hk = h

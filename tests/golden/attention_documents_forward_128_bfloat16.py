@@ -14,18 +14,6 @@ import triton.language as tl
 
 
 @triton.jit
-def neutral_m(m):
-    return tl.where(tl.abs(m) == float("inf"), 0.0, m)
-
-
-@triton.jit
-def old_or_new_m(old_m, new_m):
-    return tl.where(
-        old_m == float("-inf"), new_m, tl.where(tl.abs(old_m) == float("inf"), 0.0, old_m)
-    )
-
-
-@triton.jit
 def term_s(x, m):
     return tl.exp2(x - m)
 
@@ -38,6 +26,18 @@ def correct_s(s, old_m, new_m):
 @triton.jit
 def correct_o(o, old_m, new_m):
     return o * tl.exp2(old_m - new_m)
+
+
+@triton.jit
+def neutral_m(m):
+    return tl.where(tl.abs(m) == float("inf"), 0.0, m)
+
+
+@triton.jit
+def old_or_new_m(old_m, new_m):
+    return tl.where(
+        old_m == float("-inf"), new_m, tl.where(tl.abs(old_m) == float("inf"), 0.0, old_m)
+    )
 
 
 @triton.jit
@@ -55,12 +55,12 @@ def finish_lse(m, s):
 def softmaxsum_forward(
     q_desc,
     m0_ptr,
-    partial_counts_ptr,
-    partial_ids_ptr,
-    k_desc,
-    v_desc,
     full_counts_ptr,
     full_ids_ptr,
+    k_desc,
+    v_desc,
+    partial_counts_ptr,
+    partial_ids_ptr,
     out_ptr,
     lse_ptr,
     scale,
@@ -87,6 +87,18 @@ def softmaxsum_forward(
     scale_log2_e = scale * 1.4426950408889634
     m0_of_query = tl.load(m0_ptr + i.to(tl.int64) * m0_stride_0, mask=i < Sq, other=0)  # (QUERIES,)
     width = tl.cdiv(Sk, KEYS)
+    count = tl.load(full_counts_ptr + block)
+    for n in range(count):
+        start = tl.load(full_ids_ptr + block * width + n) * KEYS
+        k = k_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
+        score = tl.dot(q, k.T)  # (QUERIES, KEYS)
+        x = score * scale_log2_e  # (QUERIES, KEYS)
+        m_new = tl.maximum(m, tl.max(score, 1) * scale_log2_e)  # (QUERIES,)
+        p = term_s(x, m_new[:, None])  # (QUERIES, KEYS)
+        s = correct_s(s, m, m_new) + tl.sum(p, 1)  # (QUERIES,)
+        v = v_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
+        o = tl.dot(p.to(v.dtype), v, correct_o(o, m[:, None], m_new[:, None]))
+        m = m_new  # (QUERIES,)
     count = tl.load(partial_counts_ptr + block)
     for n in range(count):
         start = tl.load(partial_ids_ptr + block * width + n) * KEYS
@@ -109,18 +121,6 @@ def softmaxsum_forward(
         seen_key = tl.max(inside.to(tl.int32), 0) > 0  # (KEYS,)
         v = tl.where(seen_key[:, None], v, 0.0)
         o = tl.dot(p.to(v.dtype), v, correct_o(o, m_old[:, None], m_read[:, None]))
-        m = m_new  # (QUERIES,)
-    count = tl.load(full_counts_ptr + block)
-    for n in range(count):
-        start = tl.load(full_ids_ptr + block * width + n) * KEYS
-        k = k_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
-        score = tl.dot(q, k.T)  # (QUERIES, KEYS)
-        x = score * scale_log2_e  # (QUERIES, KEYS)
-        m_new = tl.maximum(m, tl.max(score, 1) * scale_log2_e)  # (QUERIES,)
-        p = term_s(x, m_new[:, None])  # (QUERIES, KEYS)
-        s = correct_s(s, m, m_new) + tl.sum(p, 1)  # (QUERIES,)
-        v = v_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
-        o = tl.dot(p.to(v.dtype), v, correct_o(o, m[:, None], m_new[:, None]))
         m = m_new  # (QUERIES,)
     row = bh.to(tl.int64) * Sq + i  # (QUERIES,)
     d = tl.arange(0, 128)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 
-@triton.jit(do_not_specialize=["H", "Sq", "Sk"])
+@triton.jit(do_not_specialize=["H", "Sq", "Sk", "together"])
 def softmaxsum_queries(
     q_desc,
     d_out_desc,
@@ -25,12 +25,15 @@ def softmaxsum_queries(
     H,
     Sq,
     Sk,
+    together,
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
 ):
     blocks = tl.cdiv(Sq, QUERIES)
-    block = blocks - 1 - tl.program_id(0) % blocks
-    bh = tl.program_id(0) // blocks
+    place = tl.program_id(0) % (blocks * together)
+    block = blocks - 1 - place // together
+    first_bh = tl.program_id(0) // (blocks * together) * together
+    bh = first_bh + place % together
     b = bh // H
     h = bh % H
     hk = h
@@ -50,6 +53,15 @@ def softmaxsum_queries(
     first_block = tl.maximum(0, i0 - 1023) // KEYS * KEYS
     end = tl.minimum(Sk, i1)
     full = tl.maximum(first_block, tl.minimum(tl.cdiv(tl.maximum(0, i1 - 1024), KEYS) * KEYS, end))
+    full_end = tl.maximum(tl.minimum(Sk, i0 + 1) // KEYS * KEYS, full)
+    for start in range(full, full_end, KEYS):
+        k = k_desc.load([b, hk, start, 0]).reshape(KEYS, 64)  # (KEYS, 64)
+        v = v_desc.load([b, hk, start, 0]).reshape(KEYS, 64)  # (KEYS, 64)
+        score = tl.dot(q, k.T)  # (QUERIES, KEYS)
+        p = tl.exp2(score * scale_log2_e - natural[:, None])  # (QUERIES, KEYS)
+        dp = tl.dot(d_out, v.T)  # (QUERIES, KEYS)
+        ds = p * (dp - delta[:, None])  # (QUERIES, KEYS)
+        dq = tl.dot(ds.to(k.dtype), k, dq)
     for start in range(first_block, full, KEYS):
         j = start + key  # (KEYS,)
         k = k_desc.load([b, hk, start, 0]).reshape(KEYS, 64)  # (KEYS, 64)
@@ -64,15 +76,6 @@ def softmaxsum_queries(
         dp = tl.dot(d_out, v.T)  # (QUERIES, KEYS)
         ds = p * (dp - delta[:, None])  # (QUERIES, KEYS)
         ds = tl.where(inside, ds, 0.0)  # (QUERIES, KEYS)
-        dq = tl.dot(ds.to(k.dtype), k, dq)
-    full_end = tl.maximum(tl.minimum(Sk, i0 + 1) // KEYS * KEYS, full)
-    for start in range(full, full_end, KEYS):
-        k = k_desc.load([b, hk, start, 0]).reshape(KEYS, 64)  # (KEYS, 64)
-        v = v_desc.load([b, hk, start, 0]).reshape(KEYS, 64)  # (KEYS, 64)
-        score = tl.dot(q, k.T)  # (QUERIES, KEYS)
-        p = tl.exp2(score * scale_log2_e - natural[:, None])  # (QUERIES, KEYS)
-        dp = tl.dot(d_out, v.T)  # (QUERIES, KEYS)
-        ds = p * (dp - delta[:, None])  # (QUERIES, KEYS)
         dq = tl.dot(ds.to(k.dtype), k, dq)
     for start in range(full_end, end, KEYS):
         j = start + key  # (KEYS,)
