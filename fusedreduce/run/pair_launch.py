@@ -65,7 +65,7 @@ class Loaded:
             self.built[device][(programs, 1, 1)](*addresses, *self.constants)
             return
         build = self.function[(programs,)](*given, **self.options)
-        if fast:
+        if fast and build is not None:  # the interpreter builds nothing
             self.built[device] = build
 
 
@@ -243,13 +243,21 @@ def listed(pair: Pair, inputs: PairInputs, plan: PairPlan) -> dict[str, Tensor]:
 
 
 def block_lists(pair: Pair, inputs: PairInputs, queries: int, keys: int) -> BlockLists:
-    """Of the mask, on the device; made anew at every call, as its tensors may have changed."""
+    """Of the mask, on the device; made anew at every call, as its tensors may have changed.
+
+    A block that the end of the queries or keys cuts off is never full: kernels test its positions.
+    """
     assert pair.mask is not None
     read = set(names(pair.mask))
     tables = {n: t for n, t in inputs.tables.items() if n in read}
     bound = Bound(pair.mask, tables, inputs.q.device, inputs.sizes())
     batch, heads, length = inputs.rows
     found = classify(bound, batch, heads, length, inputs.k.shape[2], queries, keys)
+    found = found.clone()
+    if inputs.k.shape[2] % keys:
+        found[..., -1].clamp_(max=1)
+    if length % queries:
+        found[..., -1, :].clamp_(max=1)
     shape = (batch if "b" in read else 1, heads if "h" in read else 1, *found.shape[2:])
     return lists(found.expand(shape))
 
