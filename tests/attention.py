@@ -34,7 +34,7 @@ def plain(
     x = q @ k.mT * (q.shape[-1] ** -0.5 if scale is None else scale)
     x = x if score is None else score(x)
     if seen is None:
-        seen = torch.ones((), dtype=torch.bool)
+        seen = torch.ones((), dtype=torch.bool, device=x.device)
     seen = seen.expand(x.shape)
     some = seen.any(-1, keepdim=True)
     x = torch.where(seen | ~some, x, float("-inf"))

@@ -311,7 +311,8 @@ def pair_of(case: Case, a: Arguments) -> Pair:
     operands = {n: getattr(t, n)[row if n == "tau" else key].expr for n in case.operands}
     if record.operands:
         operands = {record.operands[0]: trace.to_expr(x, "the score")[0]} | operands
-    record = typed(record, dict.fromkeys((*record.operands, *record.payloads), "float"))
+    kinds = dict.fromkeys(("b", "h", "i"), "int")
+    record = typed(record, kinds | dict.fromkeys((*record.operands, *record.payloads), "float"))
     record = restricted(record, frozenset(case.outputs))
     state = "float64" if a.q.dtype == torch.float64 else "float32"
     used = names(*operands.values(), *([] if mask is None else [mask.expr]))

@@ -67,7 +67,7 @@ class Loaded:
             self.built[device][(programs, 1, 1)](*addresses, *self.constants)
             return
         build = self.function[(programs,)](*given, **self.options)
-        if fast:
+        if fast and build is not None:  # the interpreter builds nothing
             self.built[device] = build
 
 
@@ -265,13 +265,17 @@ def listed(pair: Pair, inputs: PairInputs, plan: PairPlan) -> dict[str, Tensor]:
 
 
 def block_lists(pair: Pair, inputs: PairInputs, queries: int, keys: int) -> BlockLists:
-    """Of the mask, on the device; made anew at every call, as its tensors may have changed."""
+    """Of the mask, on the device; made anew at every call, as its tensors may have changed.
+
+    A block that the end of the queries or keys cuts off is never full: kernels test its positions.
+    """
     assert pair.mask is not None
     read = set(names(pair.mask))
     tables = {n: t for n, t in inputs.tables.items() if n in read}
     bound = Bound(pair.mask, tables, inputs.q.device, inputs.sizes())
     batch, heads, length = inputs.rows
     found = classify(bound, batch, heads, length, inputs.k.shape[2], queries, keys)
+    found = found.clone()
     if inputs.k.shape[2] % keys:  # a block that is cut off at its end is masked there
         found[..., -1].clamp_(max=1)
     if length % queries:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -24,8 +25,12 @@ CASES = [
     *(masked(SOFTMAX, m) for m in ("causal", "by head", "documents")),
     *(scored(SOFTMAX, s, "causal") for s in ("softcap", "alibi", "bias")),
 ]
-"""Bytes of stack that a kernel of d k and d v may take: two accumulators, p and ds are alive."""
-SPILLED = {64: 0, 128: 320}
+NEVER = {("count", "queries"), ("count", "keys"), ("average", "queries")}  # nothing reads the score
+#: Bytes of stack (spilled registers) by direction and width, bfloat16 with a causal mask: two
+#: accumulators, p and ds are alive where d k and d v are summed up. More is a regression.
+STACK = {
+    ("forward", 256): 64, ("queries", 256): 64, ("keys", 128): 256, ("keys", 256): 768,
+}  # fmt: skip
 
 
 def compiled(
@@ -60,30 +65,52 @@ def check(found: Needs, plan: pair_launch.PairPlan, capability: int, stack: int)
 @pytest.mark.parametrize("direction", DIRECTIONS)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_compiles(case: Case, direction: str) -> None:
-    found, plan = compiled(case, direction, 90)
-    print("FOUND", case.name, direction, found)
-    check(found, plan, 90, 1000)
+    if (case.name, direction) in NEVER:
+        pytest.skip("gradients of 0 need no kernel")
+    check(*compiled(case, direction, 90), 90, stack=64 if direction == "keys" else 0)
 
 
 @pytest.mark.parametrize("capability", [80, 100])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_other_devices(direction: str, capability: int) -> None:
-    found, plan = compiled(masked(SOFTMAX, "causal"), direction, capability, group=2)
-    print("FOUND", capability, direction, found)
-    check(found, plan, capability, 1000)
+    """NOTE: d k and d v by addresses spill all over (4792 bytes on sm_80): slow, and right."""
+    stack = {(80, "queries"): 128, (80, "keys"): 6000, (100, "keys"): 128}
+    found = compiled(masked(SOFTMAX, "causal"), direction, capability, group=2)
+    check(*found, capability, stack.get((capability, direction), 0))
 
 
 @pytest.mark.parametrize("D", [32, 64, 80, 128, 256])
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_shipped_plans(direction: str, D: int) -> None:
+    """The plan's own claim: shared memory within a few descriptors and barriers of it."""
     found, plan = compiled(masked(SOFTMAX, "causal"), direction, 90, D)
-    print("FOUND", D, direction, found, plan)
-    check(found, plan, 90, 10000)
+    check(found, plan, 90, STACK.get((direction, D), 0))
+    assert plan.shared <= found.shared <= plan.shared + 4096, (found, plan)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("direction", DIRECTIONS)
-def test_dtypes(direction: str, dtype: torch.dtype) -> None:
-    found, plan = compiled(masked(SOFTMAX, "causal"), direction, 90, 64, dtype)
-    print("FOUND", dtype, direction, found, plan)
-    check(found, plan, 90, 10000)
+def test_half(direction: str) -> None:
+    check(*compiled(masked(SOFTMAX, "causal"), direction, 90, 64, torch.float16), 90, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_wide_dtypes(direction: str, dtype: torch.dtype) -> None:
+    """NOTE: products of float32 at full precision are no tensor instructions: they spill."""
+    check(*compiled(masked(SOFTMAX, "causal"), direction, 90, 64, dtype), 90, 8192)
+
+
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_lengths_and_offsets_are_not_specialised(mask: str | None) -> None:
+    """A build is called again with others: 1 and multiples of 16 must not be built in."""
+    case = SOFTMAX if mask is None else masked(SOFTMAX, mask)
+    case = replace(case, score=lambda t: lambda s, b, h, i, j: s + 0.1 * (i - j))
+    a = arguments(case, sizes(64, 64), torch.bfloat16, q_offset=1, k_offset=16)
+    pair = pairs.pair_of(case, a)
+    inputs = pairs.inputs_of(case, a, pair)
+    plan = pair_launch.plan_of(pair, "forward", (9, 0))
+    ready = loaded(case, pair, None, inputs, plan)
+    integers = set(ready.kernel.arguments) & {*inputs.sizes(), "H", "group"}
+    assert {"q_offset", "k_offset", "Sq", "Sk"} <= integers
+    assert integers <= set(ready.function.do_not_specialize)
