@@ -281,9 +281,21 @@ class Frame:
         They may hold anything, and 0 * NaN is NaN.
         """
         size = "QUERIES" if seen == "seen_query" else "KEYS"
-        self.body.writer.line(f"{seen} = tl.max(inside.to(tl.int32), 0) > 0", f"({size},)")
+        text = self.in_range_of_block() or "tl.max(inside.to(tl.int32), 0) > 0"
+        self.body.writer.line(f"{seen} = {text}", f"({size},)")
         for t in tiles:
             self.body.writer.line(f"{t} = tl.where({seen}[:, None], {t}, 0.0)")
+
+    def in_range_of_block(self) -> str:
+        """Does somebody in the block see it? Of one comparison the range of the block says so."""
+        r, mask = self.blocks.ranges, self.pair.mask
+        if r is None or mask is None or mask.op not in ("lt", "le", "gt", "ge"):
+            return ""
+        index, inner = ("i", "Sq") if self.plan.direction == "keys" else ("j", "Sk")
+        lo = self.bound(r.lo)
+        tests = [f"{index} >= {lo}"] * (lo != "0")
+        tests += [f"{index} < end"] * (self.bound(r.hi) != inner)
+        return tests[0] if len(tests) == 1 else " & ".join(f"({t})" for t in tests)
 
     def visit(self, step: Callable[[str, bool], None]) -> None:
         """The loops over blocks of the inner axis; `step(start, masked)` prints one body.

@@ -76,7 +76,7 @@ def softmaxsum_keys(
             saved_m = tl.load(saved_m_ptr + first_row + i, mask=i < Sq, other=0.0)  # (QUERIES,)
             delta = tl.load(delta_ptr + first_row + i, mask=i < Sq, other=0.0)  # (QUERIES,)
             inside = (j < Sk)[:, None] & (i < Sq)[None, :] & (i[None, :] >= j[:, None])
-            seen_query = tl.max(inside.to(tl.int32), 0) > 0  # (QUERIES,)
+            seen_query = i >= tl.maximum(0, j0)  # (QUERIES,)
             q = tl.where(seen_query[:, None], q, 0.0)
             d_out = tl.where(seen_query[:, None], d_out, 0.0)
             score = tl.dot(k, q.T)  # (KEYS, QUERIES)

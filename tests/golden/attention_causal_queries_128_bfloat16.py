@@ -64,7 +64,7 @@ def softmaxsum_queries(
         k = k_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
         v = v_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
         inside = (j < Sk)[None, :] & (i[:, None] >= j[None, :])  # (QUERIES, KEYS)
-        seen_key = tl.max(inside.to(tl.int32), 0) > 0  # (KEYS,)
+        seen_key = j < end  # (KEYS,)
         k = tl.where(seen_key[:, None], k, 0.0)
         score = tl.dot(q, k.T)  # (QUERIES, KEYS)
         p = tl.exp2(score * scale_log2_e - natural[:, None])  # (QUERIES, KEYS)
