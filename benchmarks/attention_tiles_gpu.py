@@ -28,7 +28,7 @@ from fusedreduce.plan.pairs import PairPlan
 from fusedreduce.plan.pairs import plan as planned
 from fusedreduce.report.pairs import Report
 from fusedreduce.report.target import target_of
-from fusedreduce.run import pair_launch, pair_tiles
+from fusedreduce.run import pair_kernels, pair_launch, pair_tiles
 from fusedreduce.run.compiled import Needs, pair_needs
 
 TILES = ((16, 16), (16, 64), (32, 32), (32, 64), (64, 16), (64, 32), (64, 64), (64, 128), (128, 32),
@@ -53,9 +53,9 @@ def tile_of(queries: int, keys: int, pair: object, limits: Device) -> Tile:
 
 def needs(made: Report, plan: PairPlan) -> Needs | str:
     """What the compiler says of the kernel with this tile."""
-    precise = pair_launch.precision(made.pair)
+    precise = pair_kernels.precision(made.pair)
     positive = tuple(n for n, v in made.inputs.numbers.items() if v > 0)
-    kernel = pair_launch.forward_printed(made.pair, plan, made.laid(plan), positive, precise)
+    kernel = pair_kernels.forward_printed(made.pair, plan, made.laid(plan), positive, precise)
     try:
         return pair_needs(kernel, plan, made.pair, made.to.number)
     except BackendError as reason:

@@ -25,7 +25,7 @@ from fusedreduce.plan.memory import size
 from fusedreduce.plan.pairs import PairPlan
 from fusedreduce.plan.rows import BYTES
 from fusedreduce.report.target import Target, lines, machine, target_of, why
-from fusedreduce.run import descriptors, pair_launch
+from fusedreduce.run import descriptors, pair_kernels
 from fusedreduce.run.compiled import pair_needs
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.runner import Noted
@@ -141,7 +141,7 @@ class Report:
             found.append("keys must come in order (First, or a merge that does not commute): tiles")
         if pair.dtype == "float64":
             found.append("float64 has no fast matmuls in Triton")
-        if pair.dtype == "float32" and pair_launch.precision(pair) == "ieee":
+        if pair.dtype == "float32" and pair_kernels.precision(pair) == "ieee":
             found.append("float32 products are exact (IEEE), without tensor cores; see "
                          "torch.set_float32_matmul_precision")  # fmt: skip
         for n, x in (("q", t.q), ("k", t.k), ("v", t.v)):
@@ -256,22 +256,22 @@ class Report:
     # -- kernels
 
     def plan(self, direction: str) -> PairPlan:
-        return pair_launch.plan_of(self.pair, direction, self.to.capability)
+        return pair_kernels.plan_of(self.pair, direction, self.to.capability)
 
     def laid(self, plan: PairPlan) -> Blocks:
-        return pair_launch.blocks_of(self.pair, self.inputs, plan)
+        return pair_kernels.blocks_of(self.pair, self.inputs, plan)
 
     def kernel(self, direction: str) -> tuple[PrintedKernel, PairPlan]:
         """As it would be launched."""
         plan = self.plan(direction)
-        precise = pair_launch.precision(self.pair)
+        precise = pair_kernels.precision(self.pair)
         if direction == "forward":
             pair = self.pair if self.derived is None else self.derived.forward
             positive = tuple(n for n, v in self.inputs.numbers.items() if v > 0)
-            made = pair_launch.forward_printed(pair, plan, self.laid(plan), positive, precise)
+            made = pair_kernels.forward_printed(pair, plan, self.laid(plan), positive, precise)
         else:
             assert self.derived is not None
-            made = pair_launch.backward_printed(self.derived, plan, self.laid(plan), precise)
+            made = pair_kernels.backward_printed(self.derived, plan, self.laid(plan), precise)
         return made, plan
 
     def described(self, direction: str) -> list[tuple[str, str]]:

@@ -2,73 +2,41 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fusedreduce.blocks.bound import Bound
-from fusedreduce.blocks.classify import classify
-from fusedreduce.blocks.lists import BlockLists, lists
 from fusedreduce.errors import BackendError, message
 from fusedreduce.gradient.pairs import PairBackward
-from fusedreduce.ir.expr import is_const, names
-from fusedreduce.kernels.pair_frame import Blocks
-from fusedreduce.kernels.pairs import ForwardPrinter
-from fusedreduce.kernels.pairs_backward import BackwardPrinter
-from fusedreduce.kernels.rows import PrintedKernel, print_rows
-from fusedreduce.masks.ranges import key_ranges, query_ranges
+from fusedreduce.ir.expr import is_const
+from fusedreduce.kernels.rows import print_rows
 from fusedreduce.pair import Pair
-from fusedreduce.plan import pairs as pair_plans
 from fusedreduce.plan import rows as row_plans
 from fusedreduce.plan.layout import layout
-from fusedreduce.plan.pairs import PairPlan, chunks
+from fusedreduce.plan.pairs import chunks
 from fusedreduce.program import Program
 from fusedreduce.run import launch, pair_gradients
-from fusedreduce.run.descriptors import LINE, descriptor
+from fusedreduce.run.descriptors import descriptor
 from fusedreduce.run.pair_inputs import PairInputs
+from fusedreduce.run.pair_kernels import (
+    Loaded,
+    Tile,
+    backward_kernel,
+    blocks_of,
+    capability,
+    forward_kernel,
+    listed,
+    plan_of,
+    precision,
+)
 from fusedreduce.run.pair_packing import packed, packs, unpacked
 
 Values = Mapping[str, Tensor]
-Tile = tuple[int, int, int, int]  # queries, keys, warps, stages
 MOST_LAUNCHES = 256
 CACHE = 2**25  # bytes of the second-level cache that the heads running side by side may fill
-_STRIDE = re.compile(r"_(stride|size)_\d$")
-
-
-@dataclass
-class Loaded:
-    """A printed kernel, ready to be launched.
-
-    Triton specialises a build to which addresses and strides are multiples of 16. Where the kernel
-    takes no strides and every address is one, `built` is the build, and a call goes straight to it.
-    """
-
-    kernel: PrintedKernel
-    plan: PairPlan
-    function: Any
-    built: dict[int, Any] = field(default_factory=dict)  # by device
-
-    def __post_init__(self) -> None:
-        self.plain = not any(_STRIDE.search(n) for n in self.kernel.arguments)
-        self.constants = tuple(v for _, v in self.kernel.constants)
-        self.options = dict(self.kernel.constants)
-        self.options |= {"num_warps": self.plan.num_warps, "num_stages": self.plan.num_stages}
-
-    def __call__(self, programs: int, given: Sequence[Any]) -> None:
-        fast = self.plain and all(g.data_ptr() % LINE == 0 for g in given if isinstance(g, Tensor))
-        device = next(g.get_device() for g in given if isinstance(g, Tensor))
-        if fast and device in self.built:
-            addresses = (g.data_ptr() if isinstance(g, Tensor) else g for g in given)
-            self.built[device][(programs, 1, 1)](*addresses, *self.constants)
-            return
-        build = self.function[(programs,)](*given, **self.options)
-        if fast and build is not None:  # the interpreter builds nothing
-            self.built[device] = build
 
 
 # ---- forward and backward ------------------------------------------------------------------------
@@ -165,123 +133,6 @@ def rows_by_kernel(program: Program, values: Values) -> list[Tensor]:
 
 
 _rows: dict[Any, tuple[Program, launch.Launch]] = {}
-
-
-# ---- which kernel --------------------------------------------------------------------------------
-
-
-def capability(inputs: PairInputs) -> tuple[int, int]:
-    """Of the device; of the one that plans are made for where there is none."""
-    return _capability(inputs.q.device)
-
-
-@lru_cache(maxsize=64)
-def _capability(device: torch.device) -> tuple[int, int]:
-    if device.type != "cuda":
-        return pair_plans.HOPPER
-    return torch.cuda.get_device_capability(device)
-
-
-def precision(pair: Pair) -> str:
-    """Of float32 products, as torch's switch says."""
-    if pair.dtype != "float32":
-        return ""
-    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-
-
-@lru_cache(maxsize=1024)
-def plan_of(
-    pair: Pair, direction: str, device: tuple[int, int], tile: Tile | None = None
-) -> PairPlan:
-    return pair_plans.plan(pair, direction, device, tile)
-
-
-def blocks_of(pair: Pair, inputs: PairInputs, plan: PairPlan) -> Blocks:
-    """Ranges where the mask is one, lists of blocks otherwise; what is known of the lengths."""
-    keys = plan.direction == "keys"
-    length = inputs.q.shape[2] if keys else inputs.k.shape[2]
-    even = length % (plan.QUERIES if keys else plan.KEYS) == 0
-    return _blocks_of(pair, keys, even, inputs.group > 1)
-
-
-@lru_cache(maxsize=1024)
-def _blocks_of(pair: Pair, keys: bool, even: bool, grouped: bool) -> Blocks:
-    if pair.mask is None:
-        return Blocks(even=even, grouped=grouped)
-    find = query_ranges if keys else key_ranges
-    found = find(pair.mask, {t.name: t.kind for t in pair.tables})
-    if found is not None and not reads_tables(pair):
-        return Blocks(found, even=even, grouped=grouped)
-    read = set(names(pair.mask))
-    return Blocks(lists=True, batch="b" in read, heads="h" in read, grouped=grouped)
-
-
-def reads_tables(pair: Pair) -> bool:
-    return pair.mask is not None and any(t.name in names(pair.mask) for t in pair.tables)
-
-
-@lru_cache(maxsize=1024)
-def forward_kernel(
-    pair: Pair, plan: PairPlan, blocks: Blocks, positive: tuple[str, ...], precise: str
-) -> Loaded:
-    return loaded(forward_printed(pair, plan, blocks, positive, precise), plan)
-
-
-def forward_printed(
-    pair: Pair, plan: PairPlan, blocks: Blocks, positive: tuple[str, ...], precise: str
-) -> PrintedKernel:
-    title = f"{pair.name}_forward"
-    return ForwardPrinter(pair, plan, blocks, title, (), positive, precise).print()
-
-
-@lru_cache(maxsize=1024)
-def backward_kernel(b: PairBackward, plan: PairPlan, blocks: Blocks, precise: str) -> Loaded:
-    return loaded(backward_printed(b, plan, blocks, precise), plan)
-
-
-def backward_printed(
-    b: PairBackward, plan: PairPlan, blocks: Blocks, precise: str
-) -> PrintedKernel:
-    title = f"{b.forward.name}_{plan.direction}"
-    return BackwardPrinter(b, plan, blocks, title, (), precise).print()
-
-
-def loaded(kernel: PrintedKernel, plan: PairPlan) -> Loaded:
-    return Loaded(kernel, plan, getattr(launch.load(kernel), kernel.name))
-
-
-# ---- block lists ---------------------------------------------------------------------------------
-
-
-def listed(pair: Pair, inputs: PairInputs, plan: PairPlan) -> dict[str, Tensor]:
-    """The blocks that a kernel visits, partial ones first, as its pointers."""
-    found = block_lists(pair, inputs, plan.QUERIES, plan.KEYS)
-    if plan.direction == "keys":
-        tensors = (found.q_partial_count, found.q_partial_ids, found.q_full_count, found.q_full_ids)
-    else:
-        tensors = (found.partial_count, found.partial_ids, found.full_count, found.full_ids)
-    names_ = ("partial_counts_ptr", "partial_ids_ptr", "full_counts_ptr", "full_ids_ptr")
-    return dict(zip(names_, tensors, strict=True))
-
-
-def block_lists(pair: Pair, inputs: PairInputs, queries: int, keys: int) -> BlockLists:
-    """Of the mask, on the device; made anew at every call, as its tensors may have changed.
-
-    A block that the end of the queries or keys cuts off is never full: kernels test its positions.
-    """
-    assert pair.mask is not None
-    read = set(names(pair.mask))
-    tables = {n: t for n, t in inputs.tables.items() if n in read}
-    bound = Bound(pair.mask, tables, inputs.q.device, inputs.sizes())
-    batch, heads, length = inputs.rows
-    found = classify(bound, batch, heads, length, inputs.k.shape[2], queries, keys)
-    found = found.clone()
-    if inputs.k.shape[2] % keys:  # a block that is cut off at its end is masked there
-        found[..., -1].clamp_(max=1)
-    if length % queries:
-        found[..., -1, :].clamp_(max=1)
-    shape = (batch if "b" in read else 1, heads if "h" in read else 1, *found.shape[2:])
-    return lists(found.expand(shape))
 
 
 # ---- arguments -----------------------------------------------------------------------------------

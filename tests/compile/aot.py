@@ -6,7 +6,7 @@ from fusedreduce.gradient.pairs import PairBackward
 from fusedreduce.pair import Pair
 from fusedreduce.pipeline import Printed
 from fusedreduce.run.compiled import Needs, pair_needs, row_needs
-from fusedreduce.run.pair_launch import Loaded
+from fusedreduce.run.pair_kernels import Loaded
 
 
 def compile_for(made: Printed, capability: int) -> Needs:

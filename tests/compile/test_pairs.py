@@ -10,7 +10,7 @@ import torch
 
 from fusedreduce.gradient.pairs import backward
 from fusedreduce.plan.device import MAX_REGISTERS, device
-from fusedreduce.run import pair_launch
+from fusedreduce.run import pair_kernels
 from fusedreduce.run.compiled import Needs
 from fusedreduce.run.pair_inputs import PairInputs
 from tests import pairs
@@ -36,26 +36,26 @@ STACK = {
 def compiled(
     case: Case, direction: str, capability: int, D: int = 64, dtype: torch.dtype = torch.bfloat16,
     group: int = 1,
-) -> tuple[Needs, pair_launch.PairPlan]:  # fmt: skip
+) -> tuple[Needs, pair_kernels.PairPlan]:  # fmt: skip
     """As a launch of long sequences would build it; no tensor is computed."""
     a = arguments(case, sizes(256, 256, B=1, H=group, D=D, DV=D, group=group), dtype)
     pair = pairs.pair_of(case, a)
     inputs = pairs.inputs_of(case, a, pair)
     b = None if direction == "forward" else backward(pair, ("q", "k", "v"))
     used = pair if b is None else b.forward
-    plan = pair_launch.plan_of(used, direction, divmod(capability, 10))
+    plan = pair_kernels.plan_of(used, direction, divmod(capability, 10))
     return compile_pair(loaded(case, used, b, inputs, plan), used, b, capability), plan
 
 
-def loaded(case: Case, pair: Any, b: Any, inputs: PairInputs, plan: Any) -> pair_launch.Loaded:
-    blocks = pair_launch.blocks_of(pair, inputs, plan)
+def loaded(case: Case, pair: Any, b: Any, inputs: PairInputs, plan: Any) -> pair_kernels.Loaded:
+    blocks = pair_kernels.blocks_of(pair, inputs, plan)
     if b is not None:
-        return pair_launch.backward_kernel(b, plan, blocks, pair_launch.precision(pair))
+        return pair_kernels.backward_kernel(b, plan, blocks, pair_kernels.precision(pair))
     positive = tuple(case.numbers)
-    return pair_launch.forward_kernel(pair, plan, blocks, positive, pair_launch.precision(pair))
+    return pair_kernels.forward_kernel(pair, plan, blocks, positive, pair_kernels.precision(pair))
 
 
-def check(found: Needs, plan: pair_launch.PairPlan, capability: int, stack: int) -> None:
+def check(found: Needs, plan: pair_kernels.PairPlan, capability: int, stack: int) -> None:
     limits = device(divmod(capability, 10))
     assert found.shared <= limits.shared_bytes, found
     assert found.registers <= MAX_REGISTERS, found
@@ -109,7 +109,7 @@ def test_lengths_and_offsets_are_not_specialised(mask: str | None) -> None:
     a = arguments(case, sizes(64, 64), torch.bfloat16, q_offset=1, k_offset=16)
     pair = pairs.pair_of(case, a)
     inputs = pairs.inputs_of(case, a, pair)
-    plan = pair_launch.plan_of(pair, "forward", (9, 0))
+    plan = pair_kernels.plan_of(pair, "forward", (9, 0))
     ready = loaded(case, pair, None, inputs, plan)
     integers = set(ready.kernel.arguments) & {*inputs.sizes(), "H", "group"}
     assert {"q_offset", "k_offset", "Sq", "Sk"} <= integers

@@ -13,7 +13,7 @@ from fusedreduce.api.pairwise import PairCall
 from fusedreduce.gradient.pairs import backward
 from fusedreduce.pairing import Given, pair_of
 from fusedreduce.reductions import SoftmaxSum
-from fusedreduce.run import pair_launch
+from fusedreduce.run import pair_kernels
 
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625])
 MASKS = {
@@ -52,12 +52,12 @@ class PairKernel:
         inputs = Given(task, values).inputs(pair.numbers)
         b = None if self.direction == "forward" else backward(pair, ("q", "k", "v"))
         pair = pair if b is None else b.forward
-        plan = pair_launch.plan_of(pair, self.direction, (9, 0))
-        blocks, precise = pair_launch.blocks_of(pair, inputs, plan), pair_launch.precision(pair)
+        plan = pair_kernels.plan_of(pair, self.direction, (9, 0))
+        blocks, precise = pair_kernels.blocks_of(pair, inputs, plan), pair_kernels.precision(pair)
         if b is None:
-            made = pair_launch.forward_kernel(pair, plan, blocks, ("scale",), precise)
+            made = pair_kernels.forward_kernel(pair, plan, blocks, ("scale",), precise)
         else:
-            made = pair_launch.backward_kernel(b, plan, blocks, precise)
+            made = pair_kernels.backward_kernel(b, plan, blocks, precise)
         return SimpleNamespace(kernel=made.kernel)
 
 
