@@ -281,7 +281,9 @@ class Frame:
         They may hold anything, and 0 * NaN is NaN.
         """
         size = "QUERIES" if seen == "seen_query" else "KEYS"
-        text = self.in_range_of_block() or "tl.max(inside.to(tl.int32), 0) > 0"
+        keys = self.plan.direction == "keys"
+        here = "inside" if keys else "(inside & (i < Sq)[:, None])"  # of queries that exist
+        text = self.in_range_of_block() or f"tl.max({here}.to(tl.int32), 0) > 0"
         self.body.writer.line(f"{seen} = {text}", f"({size},)")
         for t in tiles:
             self.body.writer.line(f"{t} = tl.where({seen}[:, None], {t}, 0.0)")

@@ -118,7 +118,7 @@ def softmaxsum_forward(
         p = term_s(x, m_read[:, None])  # (QUERIES, KEYS)
         s = correct_s(s, m_old, m_read) + tl.sum(p, 1)  # (QUERIES,)
         v = v_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
-        seen_key = tl.max(inside.to(tl.int32), 0) > 0  # (KEYS,)
+        seen_key = tl.max((inside & (i < Sq)[:, None]).to(tl.int32), 0) > 0  # (KEYS,)
         v = tl.where(seen_key[:, None], v, 0.0)
         o = tl.dot(p.to(v.dtype), v, correct_o(o, m_old[:, None], m_read[:, None]))
         m = m_new  # (QUERIES,)

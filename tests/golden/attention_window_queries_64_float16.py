@@ -69,7 +69,7 @@ def softmaxsum_queries(
         inside = (
             (j < Sk)[None, :] & (i_minus_1023[:, None] <= j[None, :]) & (j[None, :] <= i[:, None])
         )
-        seen_key = tl.max(inside.to(tl.int32), 0) > 0  # (KEYS,)
+        seen_key = tl.max((inside & (i < Sq)[:, None]).to(tl.int32), 0) > 0  # (KEYS,)
         k = tl.where(seen_key[:, None], k, 0.0)
         score = tl.dot(q, k.T)  # (QUERIES, KEYS)
         p = tl.exp2(score * scale_log2_e - natural[:, None])  # (QUERIES, KEYS)
@@ -84,7 +84,7 @@ def softmaxsum_queries(
         inside = (
             (j < Sk)[None, :] & (i_minus_1023[:, None] <= j[None, :]) & (j[None, :] <= i[:, None])
         )
-        seen_key = tl.max(inside.to(tl.int32), 0) > 0  # (KEYS,)
+        seen_key = tl.max((inside & (i < Sq)[:, None]).to(tl.int32), 0) > 0  # (KEYS,)
         k = tl.where(seen_key[:, None], k, 0.0)
         score = tl.dot(q, k.T)  # (QUERIES, KEYS)
         p = tl.exp2(score * scale_log2_e - natural[:, None])  # (QUERIES, KEYS)
