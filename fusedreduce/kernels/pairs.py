@@ -9,8 +9,10 @@ from fusedreduce.declare.record import Record
 from fusedreduce.ir.expr import Expr, is_const, names, substitute, var
 from fusedreduce.kernels.base_two import LOG2_E, in_base_two, scaled, tested
 from fusedreduce.kernels.lower import lower, lowered
+from fusedreduce.kernels.pair_access import PairAccess
 from fusedreduce.kernels.pair_frame import NO_INDEX, Blocks, Frame
 from fusedreduce.kernels.pair_header import header
+from fusedreduce.kernels.pair_loops import PairLoops
 from fusedreduce.kernels.pair_stage import PairGeneral, PairState, absorbs, underflows
 from fusedreduce.kernels.rows import PrintedKernel
 from fusedreduce.pair import INDICES, Pair, Result
@@ -40,6 +42,7 @@ class ForwardPrinter:
     def __post_init__(self) -> None:
         self.frame = Frame(self.pair, self.plan, self.blocks, self.title, (), self.precision)
         self.body, self.w = self.frame.body, self.frame.body.writer
+        self.access, self.loops = PairAccess(self.frame), PairLoops(self.frame)
         self.prepare()
 
     # -- expressions
@@ -125,9 +128,9 @@ class ForwardPrinter:
                 if node.op == "mul" and is_const(node.args[1], LOG2_E):
                     self.body.user[node] = "scale_log2_e"
         self.frame.scalars(*exprs)
-        self.frame.load_reads(exprs, ("scalar", "row"), masked=True)
+        self.access.load_reads(exprs, ("scalar", "row"), masked=True)
         self.body.hoist(exprs, lambda n: var(n) in self.body.known)
-        self.frame.visit(self.step)
+        self.loops.visit(self.step)
         self.state.after()
         self.state.read = {}
         self.store()
@@ -135,7 +138,7 @@ class ForwardPrinter:
 
     def begin(self) -> None:
         w = self.w
-        self.frame.programs("Sq", "QUERIES", last_first=True)
+        self.loops.programs("Sq", "QUERIES", last_first=True)
         w.line("b = bh // H")
         w.line("h = bh % H")
         w.line("hk = h // group" if self.blocks.grouped else "hk = h")
@@ -148,9 +151,9 @@ class ForwardPrinter:
         read = self.frame.indices([*self.operands.values(), *terms, *self.record.lift])
         positions = any(f.kind in ("ArgMax", "ArgMin") for f in self.record.fields)
         self.reads_j = positions or "j" in read or self.record.form == "general"
-        self.frame.bases("h", "q")
-        self.frame.bases("hk", "k", *["v"] * bool(self.vectors))
-        self.q = self.frame.load("q", self.pair.D, "i0", "QUERIES", "h")
+        self.access.bases("h", "q")
+        self.access.bases("hk", "k", *["v"] * bool(self.vectors))
+        self.q = self.access.load("q", self.pair.D, "i0", "QUERIES", "h")
 
     def start_vectors(self) -> None:
         """The payload fields: a tile for each part of the payload's width."""
@@ -168,17 +171,17 @@ class ForwardPrinter:
         w, state = self.w, self.state
         if masked or self.reads_j or not self.plan.descriptors:
             w.line(f"j = {start} + key", "(KEYS,)")
-        k = self.frame.load("k", self.pair.D, start, "KEYS", "hk", not masked)
+        k = self.access.load("k", self.pair.D, start, "KEYS", "hk", not masked)
         exprs = [
             *self.operands.values(),
             *([self.mask] if masked and self.mask is not None else []),
         ]
-        self.frame.load_reads(exprs, ("column", "element"), masked)
+        self.access.load_reads(exprs, ("column", "element"), masked)
         general = isinstance(state, PairGeneral)
         if masked or general:
             tests = [self.mask] if masked and self.mask is not None else []
-            self.frame.inside(tests, whole=general)
-        w.line(f"score = {self.frame.dot(self.q, k)}", "(QUERIES, KEYS)")
+            self.loops.inside(tests, whole=general)
+        w.line(f"score = {self.access.dot(self.q, k)}", "(QUERIES, KEYS)")
         if isinstance(state, PairState):
             state.even = not masked
             state.record = self.unguarded if not masked and self.finite else self.record
@@ -199,14 +202,14 @@ class ForwardPrinter:
             return
         assert isinstance(self.state, PairState)
         weights = [self.state.weight(f) for f in self.vectors]
-        v = self.frame.load("v", self.pair.DV, start, "KEYS", "hk", not masked)
+        v = self.access.load("v", self.pair.DV, start, "KEYS", "hk", not masked)
         if masked and self.mask is not None:
-            self.frame.drop("seen_key", v)
+            self.loops.drop("seen_key", v)
         for f, p in zip(self.vectors, weights, strict=True):
             for part, tile in zip(self.parts[f.name], v, strict=True):
                 moved = self.state.corrected_vector(f, part)
                 given = p if self.pair.dtype == self.pair.state else f"{p}.to({tile}.dtype)"
-                self.w.line(f"{part} = {self.frame.product(given, tile, moved)}")
+                self.w.line(f"{part} = {self.access.product(given, tile, moved)}")
 
     # -- results
 

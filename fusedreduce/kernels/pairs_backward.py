@@ -16,8 +16,10 @@ from fusedreduce.ir.expr import Expr, const, is_const, names, var, walk
 from fusedreduce.ir.show import shared, show
 from fusedreduce.kernels.base_two import LOG2_E, exponentials
 from fusedreduce.kernels.names import identifier
+from fusedreduce.kernels.pair_access import PairAccess
 from fusedreduce.kernels.pair_frame import Blocks, Frame
 from fusedreduce.kernels.pair_header import header
+from fusedreduce.kernels.pair_loops import PairLoops
 from fusedreduce.kernels.rows import PrintedKernel
 from fusedreduce.kernels.stage import tight
 from fusedreduce.plan.pairs import PairPlan, chunks
@@ -40,6 +42,7 @@ class BackwardPrinter:
         self.pair, self.keys = b.forward, self.plan.direction == "keys"
         self.frame = Frame(self.pair, self.plan, self.blocks, self.title, b.rows, self.precision)
         self.body, self.w = self.frame.body, self.frame.body.writer
+        self.access, self.loops = PairAccess(self.frame), PairLoops(self.frame)
         for n in b.rows:
             self.body.places[var(n)] = "row"
         self.body.bind(var(DP), "dp", "element")
@@ -89,9 +92,9 @@ class BackwardPrinter:
         if self.keys:
             self.visit_heads(every)
         else:
-            self.frame.load_reads(every, ("scalar", "row"), masked=True)
+            self.access.load_reads(every, ("scalar", "row"), masked=True)
             self.body.hoist(every, lambda n: var(n) in self.body.known)
-            self.frame.visit(self.step_queries)
+            self.loops.visit(self.step_queries)
         self.store()
         return self.finished()
 
@@ -102,20 +105,20 @@ class BackwardPrinter:
             self.w.line("first_row = bh.to(tl.int64) * Sq")
             self.begin_head(every)
             return
-        with self.frame.inner("for g in range(group):"):
+        with self.loops.inner("for g in range(group):"):
             self.w.line("h = hk * group + g")
             self.w.line("first_row = (b * H + h).to(tl.int64) * Sq")
             self.begin_head(every)
 
     def begin_head(self, every: Sequence[Expr]) -> None:
-        self.frame.bases("h", "q", *[self.d_name] * (self.weight is not None))
-        self.frame.load_reads(every, ("scalar", "column"), masked=True)
-        self.frame.visit(self.step_keys)
+        self.access.bases("h", "q", *[self.d_name] * (self.weight is not None))
+        self.access.load_reads(every, ("scalar", "column"), masked=True)
+        self.loops.visit(self.step_keys)
 
     def begin(self) -> None:
         w = self.w
         outer, size, i0 = ("Sk", "KEYS", "j0") if self.keys else ("Sq", "QUERIES", "i0")
-        self.frame.programs(outer, size, last_first=not self.keys)
+        self.loops.programs(outer, size, last_first=not self.keys)
         if self.keys:
             heads = "(H // group)" if self.blocks.grouped else "H"
             w.line(f"b = bh // {heads}")
@@ -130,10 +133,10 @@ class BackwardPrinter:
         if self.keys:
             w.line("j = j0 + tl.arange(0, KEYS)", "(KEYS,)")
             w.line("query = tl.arange(0, QUERIES)", "(QUERIES,)")
-            self.frame.bases("hk", "k", *["v"] * (self.weight is not None))
-            self.k = self.frame.load("k", self.pair.D, "j0", "KEYS", "hk")
+            self.access.bases("hk", "k", *["v"] * (self.weight is not None))
+            self.k = self.access.load("k", self.pair.D, "j0", "KEYS", "hk")
             if self.weight is not None:
-                self.v = self.frame.load("v", self.pair.DV, "j0", "KEYS", "hk")
+                self.v = self.access.load("v", self.pair.DV, "j0", "KEYS", "hk")
             self.dk = self.accumulators("dk", self.pair.D, "KEYS") if self.slopes else []
             self.dv = (
                 self.accumulators("dv", self.pair.DV, "KEYS") if self.weight is not None else []
@@ -143,11 +146,11 @@ class BackwardPrinter:
         w.line("first_row = bh.to(tl.int64) * Sq")
         w.line("key = tl.arange(0, KEYS)", "(KEYS,)")
         deep = DP in names(self.score)
-        self.frame.bases("h", "q", *[self.d_name] * deep)
-        self.frame.bases("hk", "k", *["v"] * deep)
-        self.q = self.frame.load("q", self.pair.D, "i0", "QUERIES", "h")
+        self.access.bases("h", "q", *[self.d_name] * deep)
+        self.access.bases("hk", "k", *["v"] * deep)
+        self.q = self.access.load("q", self.pair.D, "i0", "QUERIES", "h")
         if DP in names(self.score):
-            self.d = self.frame.load(self.d_name, self.pair.DV, "i0", "QUERIES", "h")
+            self.d = self.access.load(self.d_name, self.pair.DV, "i0", "QUERIES", "h")
         self.load_rows()
         self.dq = self.accumulators("dq", self.pair.D, "QUERIES")
 
@@ -183,9 +186,9 @@ class BackwardPrinter:
         """Positions, and what is read at them."""
         exprs = [*self.exprs, *([self.mask] if masked and self.mask is not None else [])]
         inner = ("row", "element") if self.keys else ("column", "element")
-        self.frame.load_reads(exprs, inner, masked)
+        self.access.load_reads(exprs, inner, masked)
         if masked:
-            self.frame.inside([] if self.mask is None else [self.mask])
+            self.loops.inside([] if self.mask is None else [self.mask])
 
     def element(self, masked: bool, d: Sequence[str], v: Sequence[str]) -> tuple[str, str]:
         """p and ds of one block, 0 where masked."""
@@ -193,7 +196,7 @@ class BackwardPrinter:
         if DP in names(self.score):
             shape = self.body.shape("element")
             sides = (v, d) if self.keys else (d, v)
-            self.w.line(f"dp = {self.frame.dot(*sides)}", shape)
+            self.w.line(f"dp = {self.access.dot(*sides)}", shape)
         slope = self.tile(self.score, "ds") if self.slopes else ""
         if masked:
             for n in dict.fromkeys((weight if self.keys else "", slope)):
@@ -222,41 +225,41 @@ class BackwardPrinter:
     def step_keys(self, start: str, masked: bool) -> None:
         w = self.w
         w.line(f"i = {start} + query", "(QUERIES,)")
-        q = self.frame.load("q", self.pair.D, start, "QUERIES", "h", not masked)
+        q = self.access.load("q", self.pair.D, start, "QUERIES", "h", not masked)
         d = (
-            self.frame.load(self.d_name, self.pair.DV, start, "QUERIES", "h", not masked)
+            self.access.load(self.d_name, self.pair.DV, start, "QUERIES", "h", not masked)
             if self.weight is not None
             else []
         )
         self.load_rows(masked)
         self.before(start, masked)
         if masked and self.mask is not None:
-            self.frame.drop("seen_query", (*q, *d))
-        w.line(f"score = {self.frame.dot(self.k, q)}", self.body.shape("element"))
+            self.loops.drop("seen_query", (*q, *d))
+        w.line(f"score = {self.access.dot(self.k, q)}", self.body.shape("element"))
         # NOTE: d v right after p needs fewer registers, and was 2 to 8 % slower on an H200.
         p, ds = self.element(masked, d, self.v if self.weight is not None else [])
         for n, t in zip(self.dv, d, strict=True):
-            w.line(f"{n} = {self.frame.product(self.narrow(p, t), t, n)}")
+            w.line(f"{n} = {self.access.product(self.narrow(p, t), t, n)}")
         for n, t in zip(self.dk, q if self.slopes else [], strict=True):
-            w.line(f"{n} = {self.frame.product(self.narrow(ds, t), t, n)}")
+            w.line(f"{n} = {self.access.product(self.narrow(ds, t), t, n)}")
 
     def step_queries(self, start: str, masked: bool) -> None:
         w = self.w
         if masked or not self.plan.descriptors or "j" in self.frame.indices(self.exprs):
             w.line(f"j = {start} + key", "(KEYS,)")
-        k = self.frame.load("k", self.pair.D, start, "KEYS", "hk", not masked)
+        k = self.access.load("k", self.pair.D, start, "KEYS", "hk", not masked)
         v = (
-            self.frame.load("v", self.pair.DV, start, "KEYS", "hk", not masked)
+            self.access.load("v", self.pair.DV, start, "KEYS", "hk", not masked)
             if DP in names(self.score)
             else []
         )
         self.before(start, masked)
         if masked and self.mask is not None:
-            self.frame.drop("seen_key", k)
-        w.line(f"score = {self.frame.dot(self.q, k)}", self.body.shape("element"))
+            self.loops.drop("seen_key", k)
+        w.line(f"score = {self.access.dot(self.q, k)}", self.body.shape("element"))
         _, ds = self.element(masked, self.d if v else [], v)
         for n, t in zip(self.dq, k, strict=True):
-            w.line(f"{n} = {self.frame.product(self.narrow(ds, t), t, n)}")
+            w.line(f"{n} = {self.access.product(self.narrow(ds, t), t, n)}")
 
     # -- results
 
