@@ -67,6 +67,14 @@ _TRIED = {
     "queries": ((64, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 1), (64, 32, 4, 2), (32, 32, 4, 1),
                 (16, 16, 4, 1)),
 }  # fmt: skip
+#: Exact products of float32 and float64 do without tensor cores: whole operand tiles lie in
+#: registers. The least spills, read from the compiler at 64 and at 128 wide (sm_90).
+_EXACT = {
+    "forward": ((32, 32, 8, 1), (16, 16, 4, 1)),
+    "keys": ((32, 32, 8, 1), (16, 16, 4, 1)),
+    "queries": ((16, 32, 4, 1), (16, 16, 4, 1)),
+}  # fmt: skip
+EXACT_WIDTH = 64  # up to which the first of them is taken
 ROOM = 250  # registers of a thread that a plan may count on
 WARPS = 8  # that a multiprocessor should hold: programs of four warps come in pairs
 
@@ -76,13 +84,18 @@ def plan(
     direction: str,
     capability: tuple[int, int] = HOPPER,
     tile: tuple[int, int, int, int] | None = None,
+    exact: bool = False,
 ) -> PairPlan:
     """The first tile whose operands fit in shared memory and whose values fit in registers.
 
     tile   (queries, keys, warps, stages): taken as it is
+    exact  products without tensor cores
     """
     limits = device(capability)
-    for queries, keys, warps, stages in (tile,) if tile else _TRIED[direction]:
+    tried = _TRIED[direction]
+    if exact:
+        tried = _EXACT[direction][max(pair.D, pair.DV) > EXACT_WIDTH :]
+    for queries, keys, warps, stages in (tile,) if tile else tried:
         made = PairPlan(
             direction, queries, keys, warps, stages,
             shared_bytes(pair, direction, queries, keys, stages),

@@ -82,11 +82,15 @@ def precision(pair: Pair) -> str:
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-@lru_cache(maxsize=1024)
 def plan_of(
     pair: Pair, direction: str, device: tuple[int, int], tile: Tile | None = None
 ) -> PairPlan:
-    return pair_plans.plan(pair, direction, device, tile)
+    """The schedule for a device, as torch's switch for float32 products is set now."""
+    exact = pair.state == "float64" or precision(pair) == "ieee"
+    return _plan_of(pair, direction, device, tile, exact)
+
+
+_plan_of = lru_cache(maxsize=1024)(pair_plans.plan)
 
 
 def blocks_of(pair: Pair, inputs: PairInputs, plan: PairPlan) -> Blocks:
