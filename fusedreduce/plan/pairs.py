@@ -92,7 +92,7 @@ def plan(
     exact  products without tensor cores
     """
     limits = device(capability)
-    tried = _TRIED[direction]
+    tried: tuple[tuple[int, int, int, int], ...] = _TRIED[direction]
     if exact:
         tried = _EXACT[direction][max(pair.D, pair.DV) > EXACT_WIDTH :]
     for queries, keys, warps, stages in (tile,) if tile else tried:
