@@ -20,9 +20,13 @@ from fusedreduce.run.pair_inputs import PairInputs
 
 def packs(pair: Pair, inputs: PairInputs) -> bool:
     """Is there one query a head, several heads a key, and no term that asks which row it is?"""
+    return inputs.q.shape[2] == 1 and inputs.group > 1 and not _asks_for_rows(pair)
+
+
+@lru_cache(maxsize=256)
+def _asks_for_rows(pair: Pair) -> bool:
     terms = [f.term for f in pair.record.fields if f.term is not None]
-    asked = {"h", "i"} & set(names(*terms, *pair.record.lift))
-    return inputs.q.shape[2] == 1 and inputs.group > 1 and not asked
+    return bool({"h", "i"} & set(names(*terms, *pair.record.lift)))
 
 
 def packed(pair: Pair, inputs: PairInputs) -> tuple[Pair, PairInputs]:
