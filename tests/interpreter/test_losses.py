@@ -61,7 +61,7 @@ def test_a_wrong_label_makes_its_row_nan(strategy: str, monkeypatch) -> None:
     monkeypatch.setattr(rows, "plan", lambda p, lay, s=None: plan(p, lay, s or strategy))
     x = torch.randn(5, 33, requires_grad=True)
     target = torch.tensor([0, 33, -1, -100, 2**40])
-    given = target, None, 0.1, 1e-2, None, None, -100
+    given = target, None, 0.1, 1e-2, None, None, -100, None
     found = fr.fuse(losses.label_rows.fn)(x, *given, impl="triton")
     loss = found["loss"] + found["z_loss"]
     assert loss.isnan().tolist() == [False, True, True, False, True]
