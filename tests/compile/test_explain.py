@@ -34,7 +34,7 @@ def test_attention_fits(D: int, capability: int) -> None:
     for registers, stack, shared in found:
         assert registers <= MAX_REGISTERS, text
         assert shared <= limits.shared_bytes, text
-        assert stack <= 64 or capability != 90, text  # plans are measured on Hopper
+        assert stack <= 128 or capability != 90, text  # plans are measured on Hopper
 
 
 def test_a_row_kernel_is_compiled_too() -> None:

@@ -29,7 +29,7 @@ NEVER = {("count", "queries"), ("count", "keys"), ("average", "queries")}  # not
 #: Bytes of stack (spilled registers) by direction and width, bfloat16 with a causal mask: two
 #: accumulators, p and ds are alive where d k and d v are summed up. More is a regression.
 STACK = {
-    ("forward", 256): 64, ("queries", 256): 64, ("keys", 128): 256, ("keys", 256): 768,
+    ("forward", 256): 64, ("queries", 256): 512, ("keys", 128): 256, ("keys", 256): 768,
 }  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def check(found: Needs, plan: pair_kernels.PairPlan, capability: int, stack: int
 def test_compiles(case: Case, direction: str) -> None:
     if (case.name, direction) in NEVER:
         pytest.skip("gradients of 0 need no kernel")
-    check(*compiled(case, direction, 90), 90, stack=64 if direction == "keys" else 0)
+    check(*compiled(case, direction, 90), 90, {"keys": 128, "queries": 16}.get(direction, 0))
 
 
 @pytest.mark.parametrize("capability", [80, 100])
