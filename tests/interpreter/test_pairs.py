@@ -48,10 +48,15 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pair_launch, "plan_of", plan_of)
 
 
+def slow(value: Any) -> Any:
+    """A parameter for `make test-all` alone."""
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 # ---- declarations, scores, masks -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mask", [None, "causal", "documents", "none"])
+@pytest.mark.parametrize("mask", [None, slow("causal"), "documents", slow("none")])
 @pytest.mark.parametrize("case", ANY_ORDER, ids=lambda c: c.name)
 def test_declarations(case: Case, mask: str | None) -> None:
     case = case if mask is None else masked(case, mask)
@@ -61,7 +66,7 @@ def test_declarations(case: Case, mask: str | None) -> None:
 
 @pytest.mark.parametrize("mask", [None, "some rows"])
 @pytest.mark.parametrize("score", pairs.SCORES)
-@pytest.mark.parametrize("case", [SOFTMAX, ENTROPY, WELFORD], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [SOFTMAX, slow(ENTROPY), slow(WELFORD)], ids=lambda c: c.name)
 def test_scores(case: Case, score: str, mask: str | None) -> None:
     case = scored(case, score, mask)
     z = sizes(21, 35, B=1, H=2, group=2)
@@ -239,7 +244,7 @@ EDGES = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, slow(torch.bfloat16)], ids=str)
 @pytest.mark.parametrize("mask", [None, "some rows"])
 @pytest.mark.parametrize("name", EDGES)
 def test_edges(name: str, mask: str | None, dtype: torch.dtype) -> None:
