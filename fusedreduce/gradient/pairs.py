@@ -25,9 +25,7 @@ from fusedreduce.ir.differentiate import derivative, gradient
 from fusedreduce.ir.expr import Expr, call, const, is_const, names, rewrite, substitute, var, where
 from fusedreduce.ir.show import show
 from fusedreduce.ir.simplify import simplify
-from fusedreduce.pair import Pair, Read, Result
-
-HALF = ("float16", "bfloat16")
+from fusedreduce.pair import HALF, Pair, Read, Result
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,7 @@
 Given    a record whose references are maxima or minima of one operand x itself
 Claim    with x' = x log2(e) and m' = m log2(e) every exp(x - m) is exp2(x' - m'); the factor goes
          into the scalar that scales x, and comes back in the finish
-Use      pairs in float32, forward (`in_base_two`) and backward (`exponentials`).
+Use      pairs of 16 bits, forward (`in_base_two`) and backward (`exponentials`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,19 @@ from dataclasses import replace
 from fusedreduce.declare.record import Record
 from fusedreduce.ir.expr import Expr, call, is_const, rewrite, substitute, var
 from fusedreduce.ir.simplify import simplify
+from fusedreduce.pair import HALF, Pair
 
 LOG2_E = 1.4426950408889634
 LN_2 = 0.6931471805599453
 INF = float("inf")
+
+
+def counts_in_twos(pair: Pair) -> bool:
+    """Is exp spelled as exp2? Where 16 bits hide what m log2(e), rounded, loses of a large m.
+
+    Never beside what may be finfo.min: times log2(e) that is -inf.
+    """
+    return pair.dtype in HALF and pair.bounded
 
 
 def scaled(e: Expr, factor: float, is_scalar: Callable[[Expr], bool]) -> Expr:

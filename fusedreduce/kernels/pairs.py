@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from fusedreduce.declare.record import Record
 from fusedreduce.ir.expr import Expr, is_const, names, substitute, var
-from fusedreduce.kernels.base_two import LOG2_E, in_base_two, scaled, tested
+from fusedreduce.kernels.base_two import LOG2_E, counts_in_twos, in_base_two, scaled, tested
 from fusedreduce.kernels.lower import lower, lowered
 from fusedreduce.kernels.pair_access import PairAccess
 from fusedreduce.kernels.pair_frame import NO_INDEX, Blocks, Frame
@@ -54,7 +54,7 @@ class ForwardPrinter:
         results = {r.name: r.expr for r in pair.results}
         record, weights = pair.record, pair.weights
         self.natural: dict[Expr, str] = {}  # names of fields in natural units
-        moved = in_base_two(record) if pair.state == "float32" and pair.bounded else None
+        moved = in_base_two(record) if counts_in_twos(pair) else None
         if moved is not None:
             record, x, back = moved
             operands[x] = scaled(operands[x], LOG2_E, frame.is_scalar)

@@ -14,7 +14,7 @@ from fusedreduce.gradient.pair_widths import DP
 from fusedreduce.gradient.pairs import PairBackward
 from fusedreduce.ir.expr import Expr, const, is_const, names, var, walk
 from fusedreduce.ir.show import shared, show
-from fusedreduce.kernels.base_two import LOG2_E, exponentials
+from fusedreduce.kernels.base_two import LOG2_E, counts_in_twos, exponentials
 from fusedreduce.kernels.names import identifier
 from fusedreduce.kernels.pair_access import PairAccess
 from fusedreduce.kernels.pair_frame import Blocks, Frame
@@ -60,8 +60,7 @@ class BackwardPrinter:
 
     def prepared(self, e: Expr) -> Expr:
         e = self.frame.lowered(e)
-        two = self.pair.state == "float32" and self.pair.bounded  # finfo.min * log2(e) is -inf
-        return exponentials(e, self.frame.is_scalar) if two else e
+        return exponentials(e, self.frame.is_scalar) if counts_in_twos(self.pair) else e
 
     @property
     def varies_by_head(self) -> bool:

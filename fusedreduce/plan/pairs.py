@@ -34,7 +34,8 @@ class PairPlan:
     def describe(self) -> str:
         outside = "key blocks" if self.direction == "keys" else "query blocks"
         tile = f"tiles of {self.QUERIES} queries x {self.KEYS} keys"
-        return f"{outside} outside, {tile}, {self.num_warps} warps, {self.num_stages} stages"
+        stages = f"{self.num_stages} stage{'s' * (self.num_stages > 1)}"
+        return f"{outside} outside, {tile}, {self.num_warps} warps, {stages}"
 
 
 def chunks(width: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@
 #   state   m: Max of x;  s: Sum of exp(x - m);  o: Sum of exp(x - m) * v
 #   out = where((m != -inf) | (s != 0.0), o / s, 0.0)
 #   lse = where((m != -inf) | (s != 0.0), m + log(s), -inf)
-#   plan    query blocks outside, tiles of 128 queries x 64 keys, 8 warps, 2 stages
+#   plan    query blocks outside, tiles of 16 queries x 16 keys, 4 warps, 1 stage
 
 import triton
 import triton.language as tl
