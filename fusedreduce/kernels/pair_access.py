@@ -131,3 +131,17 @@ class PairAccess:
             "" if self.frame.pair.state == "float32" else f", out_dtype=tl.{self.frame.pair.state}"
         )
         return f"tl.dot({a}, {b}{', ' + into if into else ''}{precision}{more})"
+
+    def store(self, name: str, texts: Sequence[str], width: int, inside: str) -> None:
+        """A contiguous result at `row`: a text for each part of its width."""
+        body, first = self.frame.body, 0
+        self.frame.pointers[f"{name}_ptr"] = None
+        for text, part in zip(texts, chunks(width), strict=True):
+            at = f"{first} + tl.arange(0, {part})" if first else f"tl.arange(0, {part})"
+            d = body.assign(["d"], at, "")
+            mask = f"({inside})[:, None]"
+            if first + part > width:
+                mask += f" & ({d} < {width})[None, :]"
+            pointer = f"{name}_ptr + row[:, None] * {width} + {d}[None, :]"
+            body.writer.line(f"tl.store({pointer}, {text}, mask={mask})")
+            first += part

@@ -10,6 +10,7 @@ from fusedreduce.kernels.body import Body
 from fusedreduce.kernels.functions import FUNCTIONS, with_needs
 from fusedreduce.kernels.lower import lower
 from fusedreduce.kernels.names import TAKEN
+from fusedreduce.kernels.rows import PrintedKernel
 from fusedreduce.masks.ranges import Ranges
 from fusedreduce.pair import SCORE, SIZES, Pair, Read
 from fusedreduce.plan.pairs import PairPlan
@@ -138,6 +139,16 @@ class Frame:
         return found
 
     # -- the module
+
+    def printed(self, header: str) -> PrintedKernel:
+        """The kernel as it stands, with the arguments that it came to need."""
+        sizes = ["H", *["group"] * self.blocks.grouped, "Sq", "Sk"]
+        sizes += ["together"] * (self.blocks.ranges is not None)
+        more = [n for n in self.integers if n not in sizes]
+        arguments = [*self.pointers, *self.numbers, *sizes, *more]
+        constants = (("QUERIES", self.plan.QUERIES), ("KEYS", self.plan.KEYS))
+        text = self.module(header, arguments, [c for c, _ in constants])
+        return PrintedKernel(self.title, text, tuple(arguments), constants)
 
     def module(self, header: str, arguments: Sequence[str], constants: Sequence[str]) -> str:
         functions = self.body.functions

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from fusedreduce.declare.record import Record
-from fusedreduce.ir.expr import Expr, is_const, names, substitute, var
+from fusedreduce.ir.expr import Expr, is_const, names, substitute, var, walk
 from fusedreduce.kernels.base_two import LOG2_E, counts_in_twos, in_base_two, scaled, tested
 from fusedreduce.kernels.lower import lower, lowered
 from fusedreduce.kernels.pair_access import PairAccess
@@ -111,8 +111,8 @@ class ForwardPrinter:
             return None
         scale = x.args[1]
         known = all(n in self.positive for n in names(scale))
-        plain = all(n.op in ("var", "mul", "const") for n in _nodes(scale))
-        signs = all((n.value or 0) > 0 for n in _nodes(scale) if n.op == "const")  # type: ignore[operator]
+        plain = all(n.op in ("var", "mul", "const") for n in walk(scale))
+        signs = all((n.value or 0) > 0 for n in walk(scale) if n.op == "const")  # type: ignore[operator]
         return scale if known and plain and signs and self.frame.is_scalar(scale) else None
 
     # -- the kernel
@@ -124,7 +124,7 @@ class ForwardPrinter:
         exprs = [*self.operands.values(), *([] if self.mask is None else [self.mask])]
         self.frame.use(*exprs)
         for e in exprs:
-            for node in _nodes(e):
+            for node in walk(e):
                 if node.op == "mul" and is_const(node.args[1], LOG2_E):
                     self.body.user[node] = "scale_log2_e"
         self.frame.scalars(*exprs)
@@ -227,43 +227,23 @@ class ForwardPrinter:
 
     def store_vector(self, r: Result, expr: Expr) -> None:
         """Each part of the width: where a row holds nothing, what the declaration says."""
-        name, width = _plain(r.name), self.pair.DV
-        self.frame.pointers[f"{name}_ptr"] = None
+        name = _plain(r.name)
         parameters = list(dict.fromkeys(names(expr)))
         call_ = ""
         if expr.args:
             call_ = self.body.functions.define(
                 f"finish_{name}", [p.replace(".", "_") for p in parameters], expr, self.natural
             )
-        first = 0
-        for k, part in enumerate(chunks(width)):
+        texts = []
+        for k in range(len(chunks(self.pair.DV))):
             given = [self.parts[p][k] if p in self.parts else f"{self.state.value[p]}[:, None]"
                      for p in parameters]  # fmt: skip
-            text = f"{call_}({', '.join(given)})" if call_ else given[0]
-            at = f"{first} + tl.arange(0, {part})" if first else f"tl.arange(0, {part})"
-            d = self.body.assign(["d"], at, "")
-            mask = "(i < Sq)[:, None]"
-            if first + part > width:
-                mask += f" & ({d} < {width})[None, :]"
-            pointer = f"{name}_ptr + row[:, None] * {width} + {d}[None, :]"
-            self.w.line(f"tl.store({pointer}, {text}, mask={mask})")
-            first += part
+            texts.append(f"{call_}({', '.join(given)})" if call_ else given[0])
+        self.access.store(name, texts, self.pair.DV, "i < Sq")
 
     def finished(self) -> PrintedKernel:
-        frame = self.frame
-        sizes = ["H", *["group"] * self.blocks.grouped, "Sq", "Sk"]
-        sizes += ["together"] * (self.blocks.ranges is not None)
-        extra = [n for n in frame.integers if n not in sizes]
-        arguments = [*frame.pointers, *frame.numbers, *sizes, *extra]
-        constants = (("QUERIES", self.plan.QUERIES), ("KEYS", self.plan.KEYS))
-        head = header(self.pair, self.plan, self.title, self.certificates)
-        text = frame.module(head, arguments, [c for c, _ in constants])
-        return PrintedKernel(self.title, text, tuple(arguments), constants)
+        return self.frame.printed(header(self.pair, self.plan, self.title, self.certificates))
 
 
 def _plain(name: str) -> str:
     return name.replace(".", "_")
-
-
-def _nodes(e: Expr) -> list[Expr]:
-    return [e, *(n for a in e.args for n in _nodes(a))]

@@ -83,7 +83,7 @@ class BackwardPrinter:
         every = [*self.exprs, *([] if self.mask is None else [self.mask]), self.factor]
         self.frame.use(*every)
         for e in every:
-            for node in (n for a in (e,) for n in _nodes(a)):
+            for node in walk(e):
                 if node.op == "mul" and is_const(node.args[1], LOG2_E):
                     scalar = self.frame.is_scalar(node)
                     self.body.user[node] = "scale_log2_e" if scalar else "natural"
@@ -266,57 +266,29 @@ class BackwardPrinter:
         w = self.w
         if not self.keys:
             w.line("row = first_row + i", "(QUERIES,)")
-            self.store_tiles("dq", self.dq, self.pair.D, "row", "i < Sq")
+            self.access.store("dq", self.scaled(self.dq), self.pair.D, "i < Sq")
             return
         w.line("row = bh.to(tl.int64) * Sk + j", "(KEYS,)")
         if self.dk:
-            self.store_tiles("dk", self.dk, self.pair.D, "row", "j < Sk")
+            self.access.store("dk", self.scaled(self.dk), self.pair.D, "j < Sk")
         if self.dv:
-            self.store_tiles("dv", self.dv, self.pair.DV, "row", "j < Sk", scaled=False)
+            self.access.store("dv", self.dv, self.pair.DV, "j < Sk")
 
-    def store_tiles(
-        self,
-        name: str,
-        tiles: Sequence[str],
-        width: int,
-        row: str,
-        inside: str,
-        scaled: bool = True,
-    ) -> None:
-        """A gradient, contiguous; the scalar factor of d score comes in once, here."""
-        self.frame.pointers[f"{name}_ptr"] = None
-        factor = "" if not scaled or is_const(self.factor, 1) else f" * {self.factor_text()}"
-        first = 0
-        for tile, part in zip(tiles, chunks(width), strict=True):
-            at = f"{first} + tl.arange(0, {part})" if first else f"tl.arange(0, {part})"
-            d = self.body.assign(["d"], at, "")
-            mask = f"({inside})[:, None]"
-            if first + part > width:
-                mask += f" & ({d} < {width})[None, :]"
-            pointer = f"{name}_ptr + {row}[:, None] * {width} + {d}[None, :]"
-            self.w.line(f"tl.store({pointer}, {tile}{factor}, mask={mask})")
-            first += part
+    def scaled(self, tiles: Sequence[str]) -> list[str]:
+        """The scalar factor of d score comes in once, here."""
+        if is_const(self.factor, 1):
+            return [*tiles]
+        return [f"{tile} * {self.factor_text()}" for tile in tiles]
 
     def factor_text(self) -> str:
         text = self.body.text(self.factor, "scalar")
         return text if text.isidentifier() else f"({text})"
 
     def finished(self) -> PrintedKernel:
-        frame = self.frame
-        sizes = ["H", *["group"] * self.blocks.grouped, "Sq", "Sk"]
-        sizes += ["together"] * (self.blocks.ranges is not None)
-        extra = [n for n in frame.integers if n not in sizes]
-        arguments = [*frame.pointers, *frame.numbers, *sizes, *extra]
-        constants = (("QUERIES", self.plan.QUERIES), ("KEYS", self.plan.KEYS))
         b = self.backward
-        formulas = [("d score", f"{show(b.factor)} * {show(b.score)}" if not is_const(b.factor, 1)
-                     else show(b.score))]  # fmt: skip
+        score = show(b.score) if is_const(b.factor, 1) else f"{show(b.factor)} * {show(b.score)}"
+        formulas = [("d score", score)]
         if b.weight is not None and self.keys:
             formulas.append(("dv", f"sum over i of {show(b.weight)} * {self.d_name}"))
         head = header(self.pair, self.plan, self.title, self.certificates, formulas)
-        text = frame.module(head, arguments, [c for c, _ in constants])
-        return PrintedKernel(self.title, text, tuple(arguments), constants)
-
-
-def _nodes(e: Expr) -> list[Expr]:
-    return [e, *(n for a in e.args for n in _nodes(a))]
+        return self.frame.printed(head)
