@@ -7,14 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from fusedreduce.blocks.bound import Bound
-from fusedreduce.blocks.classify import classify
 from fusedreduce.gradient.pairs import PairBackward
 from fusedreduce.ir import tables as ir_tables
-from fusedreduce.ir.expr import Expr, names, rewrite, var
+from fusedreduce.ir.expr import Expr, rewrite, var
 from fusedreduce.ir.show import show
 from fusedreduce.kernels.pair_frame import Blocks
 from fusedreduce.kernels.rows import PrintedKernel
@@ -24,6 +21,7 @@ from fusedreduce.pairing import Given, PairTask, pair_of
 from fusedreduce.plan.memory import size
 from fusedreduce.plan.pairs import PairPlan
 from fusedreduce.plan.rows import BYTES
+from fusedreduce.report.share import Share, shared
 from fusedreduce.report.target import Target, lines, machine, target_of, why
 from fusedreduce.run import descriptors, pair_kernels
 from fusedreduce.run.compiled import pair_needs
@@ -49,21 +47,6 @@ def numbers_saved(call: Noted) -> int:
     """How many numbers of a query the forward writes for the backward."""
     derived = Report(call, target_of(call.values, None)).derived
     return 0 if derived is None else len(derived.saved)
-
-
-@dataclass(frozen=True)
-class Share:
-    """Blocks of a map by kind, counted over batches and heads; `pairs` lie in visited ones."""
-
-    skip: int
-    partial: int
-    full: int
-    pairs: int
-
-    @property
-    def saved(self) -> float:
-        """The fraction of blocks that are not visited."""
-        return self.skip / max(self.skip + self.partial + self.full, 1)
 
 
 @dataclass(frozen=True)
@@ -172,27 +155,8 @@ class Report:
 
     @cached_property
     def share(self) -> Share:
-        plan, t = self.plan("forward"), self.inputs
-        batch, heads, queries = t.rows
-        size = (queries, t.k.shape[2])
-        tiles = (plan.QUERIES, plan.KEYS)
-        cut = [
-            torch.tensor(cuts(n, tile), dtype=torch.float64)
-            for n, tile in zip(size, tiles, strict=True)
-        ]
-        pair = self.pair
-        if pair.mask is None:
-            every = batch * heads * len(cut[0]) * len(cut[1])
-            return Share(0, 0, every, batch * heads * size[0] * size[1])
-        read = set(names(pair.mask))
-        tables = {n: x for n, x in t.tables.items() if n in read}
-        place = torch.device("cpu") if t.q.device.type == "meta" else t.q.device
-        bound = Bound(pair.mask, tables, place, t.sizes())
-        found = classify(bound, batch, heads, *size, *tiles).cpu()
-        times = batch * heads // (found.shape[0] * found.shape[1])
-        counts = [times * int((found == kind).sum()) for kind in range(3)]
-        visited = ((found > 0).double() @ cut[1]) @ cut[0]
-        return Share(counts[0], counts[1], counts[2], times * int(visited.sum()))
+        plan = self.plan("forward")
+        return shared(self.pair, self.inputs, (plan.QUERIES, plan.KEYS))
 
     @property
     def blocks(self) -> list[tuple[str, str]]:
@@ -291,15 +255,6 @@ def plainly(node: Expr) -> Expr | None:
         return None
     name, indices = ir_tables.split(node)
     return var(f"{name}[{', '.join(show(e) for e in indices.values())}]" if indices else name)
-
-
-def cuts(length: int, tile: int) -> list[int]:
-    """How many positions each block holds.
-
-    >>> cuts(100, 64)
-    [64, 36]
-    """
-    return [min(tile, length - at) for at in range(0, length, tile)]
 
 
 def amount(flops: float) -> str:
