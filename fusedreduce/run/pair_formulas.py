@@ -106,7 +106,11 @@ class Lookup:
         for index, size in zip(at, total.shape, strict=True):
             flat = flat * size + torch.where(index < 0, index + size, index)
         part = _summed(value, shape).reshape(-1)
-        total.view(-1).index_add_(0, flat.expand(shape).reshape(-1), part)
+        where = flat.expand(shape).reshape(-1)
+        if total.is_cuda:  # NOTE: index_add_ adds in any order there; this one sorts first
+            total.view(-1).index_put_((where,), part, accumulate=True)
+        else:
+            total.view(-1).index_add_(0, where, part)
 
 
 def _summed(value: Tensor, shape: Sequence[int]) -> Tensor:
