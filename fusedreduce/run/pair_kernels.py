@@ -36,8 +36,9 @@ _STRIDE = re.compile(r"_(stride|size)_\d$")
 class Loaded:
     """A printed kernel, ready to be launched.
 
-    Triton specialises a build to which addresses and strides are multiples of 16. Where the kernel
-    takes no strides and every address is one, `built` is the build, and a call goes straight to it.
+    Triton specialises a build to which addresses and strides are multiples of 16, and to which
+    integers need 64 bits. Where the kernel takes no strides, every address is such a multiple and
+    every integer is short, `built` is the build, and a call goes straight to it.
     """
 
     kernel: PrintedKernel
@@ -52,7 +53,7 @@ class Loaded:
         self.options |= {"num_warps": self.plan.num_warps, "num_stages": self.plan.num_stages}
 
     def __call__(self, programs: int, given: Sequence[Any]) -> None:
-        fast = self.plain and all(g.data_ptr() % LINE == 0 for g in given if isinstance(g, Tensor))
+        fast = self.plain and all(map(ordinary, given))
         device = next(g.get_device() for g in given if isinstance(g, Tensor))
         if fast and device in self.built:
             addresses = (g.data_ptr() if isinstance(g, Tensor) else g for g in given)
@@ -61,6 +62,13 @@ class Loaded:
         build = self.function[(programs,)](*given, **self.options)
         if fast and build is not None:  # the interpreter builds nothing
             self.built[device] = build
+
+
+def ordinary(given: Any) -> bool:
+    """Is an argument as those were that a kernel was built for?"""
+    if isinstance(given, Tensor):
+        return given.data_ptr() % LINE == 0
+    return not isinstance(given, int) or -(2**31) <= given < 2**31
 
 
 def capability(inputs: PairInputs) -> tuple[int, int]:
