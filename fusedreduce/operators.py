@@ -65,6 +65,7 @@ class Found:
     wanted: tuple[str, ...]
     derived: bool
     kept: tuple[int, ...] = ()
+    joint: bool = False
 
 
 @dataclass
@@ -118,8 +119,10 @@ class Entry:
         plan = ready.plan(values, self.wanted, packed=False) if self.wanted else None
         self.found = found_in(ready.structure, ready.dtypes, self.wanted, derived=False)
         if plan is not None:
-            derived = plan.backward is not None
-            self.found = replace(self.found, wanted=plan.wanted, derived=derived, kept=plan.places)
+            self.found = replace(
+                self.found, wanted=plan.wanted, derived=plan.backward is not None,
+                kept=plan.places, joint=plan.joint,
+            )  # fmt: skip
         made = ready.run(values) if plan is None else plan.forward(values)
         return [_own(t, tensors) for t in made]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -99,7 +99,7 @@ def _attention(
     """What `attention` does."""
     no_dropout(dropout_p)
     check_deterministic("attention", deterministic)
-    wanted = (aux,) if isinstance(aux, str) else tuple(aux)
+    wanted = names_of(aux)
     R = declared(R, wanted)
     if not isinstance(v, Tensor):
         raise OperandError(message("attention: `v` is not a tensor", came=type(v).__name__))
@@ -130,7 +130,9 @@ def with_sinks(call: PairCall, sinks: Any) -> dict[str, Tensor]:
                     expected=f"a float tensor of shape ({heads},), one a head of q")
         )  # fmt: skip
     gauge = pipeline.certified(call.R.record)[0].gauge
-    which = "joint" if set(call.outputs) <= set(gauge) else "whole"
+    # NOTE: a transform may differentiate twice without telling; autograd tells (`Plan.joint`).
+    transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    which = "joint" if set(call.outputs) <= set(gauge) and not transformed else "whole"
     state, record = call.state(which), call.record(which)
     like = min(state.values(), key=Tensor.dim)
     floats = next(t.dtype for t in state.values() if t.is_floating_point())
@@ -143,6 +145,17 @@ def with_sinks(call: PairCall, sinks: Any) -> dict[str, Tensor]:
 
 
 # ---- arguments ---------------------------------------------------------------------------------
+
+
+def names_of(aux: Any) -> tuple[str, ...]:
+    """`aux=` as names; a name alone is one of them."""
+    found = (aux,) if isinstance(aux, str) else tuple(aux) if isinstance(aux, Iterable) else (aux,)
+    if not all(isinstance(n, str) for n in found):
+        raise OptionError(
+            message("attention: aux= are no names of outputs", came=repr(aux)[:80],
+                    expected='names such as ("lse",)')
+        )  # fmt: skip
+    return found
 
 
 def declared(given: Any, aux: tuple[Any, ...]) -> type[Reduction]:

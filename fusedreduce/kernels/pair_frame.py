@@ -123,11 +123,16 @@ class Frame:
         return any(name in t.integers for t in self.pair.tables)
 
     def scalars(self, *exprs: Expr) -> None:
-        """Before the loop: a name for what is made of run-time numbers alone."""
+        """Before the loop: a name for what is made of run-time numbers, and of what is known here.
+
+        A head that shares keys is known in its own loop, a read of a table once it is loaded.
+        """
+        late = {*self.read_of, *(("h",) if self.plan.direction == "keys" else ())}
         for node in walk(*exprs):
             used = any(node in n.args and not self.is_scalar(n) for n in walk(*exprs))
             number = any(n in self.pair.numbers for n in names(node))
-            if node.args and self.is_scalar(node) and used and number:
+            known = late.isdisjoint(names(node))
+            if node.args and self.is_scalar(node) and used and number and known:
                 self.body.define(node)
 
     def indices(self, exprs: Iterable[Expr]) -> set[str]:

@@ -194,6 +194,7 @@ class BackwardPrinter:
         weight = "" if self.weight is None else self.tile(self.weight, "p")
         if DP in names(self.score):
             shape = self.body.shape("element")
+            v = [self.widened(n) for n in v]
             sides = (v, d) if self.keys else (d, v)
             self.w.line(f"dp = {self.access.dot(*sides)}", shape)
         slope = self.tile(self.score, "ds") if self.slopes else ""
@@ -217,6 +218,11 @@ class BackwardPrinter:
         else:
             text = f"tl.broadcast_to({self.body.at(tight(text), place, 'element')}, {shape})"
         return self.body.assign([name], text, "element")
+
+    def widened(self, v: str) -> str:
+        """v beside its adjoint, which lies in the state's dtype where a state is the result."""
+        dtype = {r.name: r.dtype for r in self.pair.results}[self.backward.vector]
+        return v if dtype == self.pair.dtype else f"{v}.to(tl.{dtype})"
 
     def narrow(self, name: str, like: str) -> str:
         return name if self.pair.dtype == self.pair.state else f"{name}.to({like}.dtype)"

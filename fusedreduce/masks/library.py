@@ -30,6 +30,12 @@ def _wrong(fact: str, expected: str, came: object) -> OptionError:
     return OptionError(message(fact, expected=expected, came=str(came)))
 
 
+def _require_whole(what: str, **numbers: Any) -> None:
+    for name, n in numbers.items():
+        if not isinstance(n, int) or isinstance(n, bool):
+            raise _wrong(f"{name} of {what} is no whole number", "an int", repr(n))
+
+
 def _shape(tensor: Any) -> tuple[int, ...]:
     return tuple(tensor.shape)
 
@@ -147,7 +153,12 @@ def cu_seqlens(q: Any, k: Any = None, *, within: Mask | None = None) -> Mask:
     same = call("eq", element("t0", (i,)), element("t1", (j,)))
     label = "cu_seqlens(q)" if k is q else "cu_seqlens(q, k)"
     packed = Mask(same, made, label)
-    return packed if within is None else packed & _local(within, q, k)
+    if within is None:
+        return packed
+    if not isinstance(within, Mask):
+        raise _wrong("cu_seqlens: within= is no mask", "one of fr.masks, or fr.mask(function)",
+                     type(within).__name__)  # fmt: skip
+    return packed & _local(within, q, k)
 
 
 def _query_ids(offsets: Any, length: int) -> Any:
@@ -190,6 +201,7 @@ def prefix(n: Any) -> Mask:
     if is_tensor(n):
         _check_table("prefix", n, (0, 1), "(B,) or ()")
         return Mask(call("lt", j, _of_batch("t0", n)), (n,), "prefix(n)") | causal
+    _require_whole("prefix", n=n)
     return Mask(call("lt", j, as_expr(n)), (), f"prefix({n})") | causal
 
 
@@ -219,6 +231,7 @@ def blocks(table: Any, block_q: int, block_k: int, partial: Mask | None = None) 
 @outside_graphs
 def dilated(window: int, step: int) -> Mask:
     """j = i + step * n for |n| <= window: every `step`-th key, `window` of them on each side."""
+    _require_whole("dilated", window=window, step=step)
     if step < 1 or window < 0:
         raise _wrong("dilated: no such window", "window >= 0, step >= 1", f"{window}, {step}")
     reach = window * step
@@ -233,6 +246,7 @@ def neighbourhood_2d(height: int, width: int, radius: int) -> Mask:
 
     Positions from height * width on see nothing and are seen by nothing.
     """
+    _require_whole("neighbourhood_2d", height=height, width=width, radius=radius)
     if min(height, width) < 1 or radius < 0:
         came = f"{height}, {width}, {radius}"
         raise _wrong("neighbourhood_2d: no such image", "sizes >= 1, radius >= 0", came)
