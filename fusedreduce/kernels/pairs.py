@@ -65,7 +65,7 @@ class ForwardPrinter:
         self.operands = {n: frame.lowered(e) for n, e in operands.items()}
         self.mask = None if pair.mask is None else frame.lowered(pair.mask)
         stage = self.lowered_stage(record)
-        fields = {f.name: f.result for f in record.fields}
+        fields = {f.name: f.result for f in record.fields} | {s.name: s.type for s in record.slots}
         self.results = {n: lower(e, fields, pair.state, NO_INDEX) for n, e in results.items()}
         made = PairState if record.form == "corrected" else PairGeneral
         self.state = made(self.body, stage)

@@ -71,3 +71,14 @@ def test_scale_by_head(shared: int, table: bool) -> None:
         meaning,
         (q, k, v, torch.randn(2)),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("R", [fr.reductions.Largest, fr.reductions.Argmin])
+def test_state_with_a_hidden_slot(R: type[fr.Reduction]) -> None:
+    """A position keeps the value it belongs to, in a slot that no field is named after."""
+    q, k = torch.randn(1, 2, 7, 5), torch.randn(1, 2, 9, 5)
+    _, made = fr.pairwise(R, q, k, mask=fr.masks.causal, return_state=True, impl="triton")
+    _, right = fr.pairwise(R, q, k, mask=fr.masks.causal, return_state=True, impl="eager")
+    assert made.keys() == right.keys()
+    for name, slot in right.items():
+        torch.testing.assert_close(made[name], slot)
