@@ -113,12 +113,17 @@ def fits(made: PairPlan, limits: Device) -> bool:
 
 
 def shared_bytes(pair: Pair, direction: str, queries: int, keys: int, stages: int) -> int:
-    """The outer operands once, the inner ones once a stage."""
-    size = BYTES[pair.dtype]
-    by_query = padded(pair.D) + (padded(pair.DV) if direction != "forward" else 0)
-    by_key = padded(pair.D) + padded(pair.DV) * bool(pair.DV)
+    """The outer operands once, the inner ones once a stage.
+
+    NOTE: a state that is a result has adjoints in its own dtype, and v is widened beside them.
+    """
+    size, backward = BYTES[pair.dtype], direction != "forward"
+    vector = [r.dtype for r in pair.results if r.vector and backward]
+    vectors = BYTES[vector[0] if vector else pair.dtype] * padded(pair.DV) * bool(pair.DV)
+    by_query = size * padded(pair.D) + vectors * backward
+    by_key = size * padded(pair.D) + vectors
     inner, outer = (by_query * queries, by_key * keys)[:: 1 if direction == "keys" else -1]
-    return size * (outer + stages * inner)
+    return outer + stages * inner
 
 
 def registers(pair: Pair, direction: str, queries: int, keys: int, warps: int) -> int:

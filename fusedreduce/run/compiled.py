@@ -90,7 +90,7 @@ def pair_type(name: str, plan: PairPlan, pair: Pair) -> str:
         operand, _, part = name.partition("_desc")
         rows = plan.KEYS if operand in ("k", "v") else plan.QUERIES
         width = chunks(pair.D if operand in ("q", "k") else pair.DV)[int(part[1:] or 0)]
-        return f"tensordesc<{TYPES[pair.dtype]}[1,1,{rows},{width}]>"
+        return f"tensordesc<{TYPES[pointed(operand, pair)]}[1,1,{rows},{width}]>"
     if name in COUNTS:
         return "*i32"
     if name.endswith("_ptr"):
@@ -104,8 +104,8 @@ def pointed(name: str, pair: Pair) -> str:
     """The dtype of what a pointer points to: a result, a table, a gradient or a row value."""
     known = {r.name.replace(".", "_"): r.dtype for r in pair.results}
     known |= {t.name: t.dtype for t in pair.tables}
-    vectors = [f"d_{r.name}".replace(".", "_") for r in pair.results if r.vector]
-    narrow = name in ("q", "k", "v", "dq", "dk", "dv", *vectors)
+    known |= {f"d_{r.name}".replace(".", "_"): r.dtype for r in pair.results if r.vector}
+    narrow = name in ("q", "k", "v", "dq", "dk", "dv")
     return known.get(name, pair.dtype if narrow else pair.state)
 
 

@@ -35,11 +35,16 @@ STACK = {
 
 def compiled(
     case: Case, direction: str, capability: int, D: int = 64, dtype: torch.dtype = torch.bfloat16,
-    group: int = 1,
+    group: int = 1, state: bool = False,
 ) -> tuple[Needs, pair_kernels.PairPlan]:  # fmt: skip
-    """As a launch of long sequences would build it; no tensor is computed."""
+    """As a launch of long sequences would build it; no tensor is computed.
+
+    state   the results are a state, in its dtype: what sinks are merged with
+    """
     a = arguments(case, sizes(256, 256, B=1, H=group, D=D, DV=D, group=group), dtype)
     pair = pairs.pair_of(case, a)
+    if state:
+        pair = replace(pair, results=tuple(replace(r, dtype=pair.state) for r in pair.results))
     inputs = pairs.inputs_of(case, a, pair)
     b = None if direction == "forward" else backward(pair, ("q", "k", "v"))
     used = pair if b is None else b.forward
@@ -86,6 +91,15 @@ def test_shipped_plans(direction: str, D: int) -> None:
     found, plan = compiled(masked(SOFTMAX, "causal"), direction, 90, D)
     check(found, plan, 90, STACK.get((direction, D), 0))
     assert plan.shared <= found.shared <= plan.shared + 4096, (found, plan)
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("D", [64, 128, 256])
+@pytest.mark.parametrize("direction", ["queries", "keys"])
+def test_adjoints_of_a_state(direction: str, D: int, capability: int) -> None:
+    """They are wider than q, k and v: tiles fit all the same (at 256 wide they spill)."""
+    found = compiled(masked(SOFTMAX, "causal"), direction, capability, D, state=True)
+    check(*found, capability, {128: 512, 256: 4600}.get(D, 0))
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
