@@ -5,55 +5,29 @@ A mask is an expression over the integers b, h, i, j, the lengths Sq, Sk and tab
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fusedreduce.blocks.bound import Bound, device_of
+from fusedreduce.blocks.bound import device_of
 from fusedreduce.blocks.classify import classify
 from fusedreduce.blocks.picture import Picture
 from fusedreduce.errors import DeclarationError, message
-from fusedreduce.ir.expr import Expr, const, names, substitute, var
+from fusedreduce.ir.expr import const, names, substitute, var
 from fusedreduce.ir.show import show
 from fusedreduce.masks import sources as tables
-from fusedreduce.masks.sources import LENGTHS, Made, Sources
-from fusedreduce.masks.text import over, written
+from fusedreduce.masks.positional import Positional
+from fusedreduce.masks.sources import LENGTHS, Made
 from fusedreduce.trace.compiled import outside_graphs
 from fusedreduce.trace.indexed import INDICES, is_traced, trace_indexed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Mask:
-    """Which keys a query sees: seen(b, h, i, j). `&`, `|`, `~` compose; `==` compares by value.
+class Mask(Positional):
+    """Which keys a query sees: seen(b, h, i, j), a boolean. `&`, `|`, `~` compose."""
 
-    expr      a boolean over b, h, i, j, Sq, Sk and reads of tables t0, t1, ...
-    sources   what the tables are, by their place
-    label     how it was made, for messages and headers
-    text      expression and sources without the tensors: what keys of compiled programs hold
-    """
-
-    expr: Expr
-    sources: Sources = ()
-    label: str = ""
-    text: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "text", written(self.expr, self.sources))
-
-    @property
-    def tensors(self) -> tuple[Any, ...]:
-        """The user's tensors it reads, each once."""
-        return tables.tensors_of(self.sources)
-
-    def with_tensors(self, tensors: Sequence[Any]) -> Mask:
-        """The same mask over other tensors, one for each of `tensors`."""
-        return Mask(self.expr, tables.with_tensors(self.sources, tensors), self.label)
-
-    @staticmethod
-    def of_text(text: str, tensors: Sequence[Any]) -> Mask:
-        """The mask that has this text, over these tensors."""
-        return Mask(*over(text, tensors))
+    noun = "mask"
 
     @outside_graphs
     def __and__(self, other: Mask) -> Mask:
@@ -96,17 +70,6 @@ class Mask:
         joined = " & " in self.label or " | " in self.label
         return f"({self.label})" if joined else self.label
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Mask):
-            return NotImplemented
-        return self.expr is other.expr and tables.same(self.sources, other.sources)
-
-    def __hash__(self) -> int:
-        return hash(self.expr)
-
-    def __repr__(self) -> str:
-        return self.label or show(self.expr)
-
     @outside_graphs
     def shifted(self, q_offset: int | str = 0, k_offset: int | str = 0) -> Mask:
         """The mask of a piece: query row 0 is position q_offset of the whole, key 0 is k_offset.
@@ -123,21 +86,6 @@ class Mask:
         """
         expr, sources = tables.shifted(self.expr, self.sources, q_offset, k_offset)
         return Mask(expr, sources, f"{self._inner()}.shifted({q_offset}, {k_offset})")
-
-    def bind(
-        self, Sq: int, Sk: int, device: Any, *, q_offset: int = 0, k_offset: int = 0,
-        B: int | None = None, H: int | None = None,
-    ) -> Bound:  # fmt: skip
-        """The mask for known lengths: its tables are made, their sizes are checked; nothing waits.
-
-        q_offset, k_offset   values of the names it was shifted by (it is not shifted again)
-        B, H                 the batch and heads of the call, to check tables indexed by them
-
-        Raises ShapeError where a table is too short, DeviceError where it lies elsewhere.
-        """
-        numbers = {"Sq": Sq, "Sk": Sk, "q_offset": q_offset, "k_offset": k_offset}
-        batch = {name: n for name, n in (("b", B), ("h", H)) if n is not None}
-        return tables.bind(self.expr, self.sources, numbers, device, "mask", batch)
 
     def evaluate(
         self, b: Any, h: Any, i: Any, j: Any, Sq: int, Sk: int, *, q_offset: int = 0,

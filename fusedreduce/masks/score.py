@@ -2,71 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from fusedreduce.blocks.bound import Bound, device_of
+from fusedreduce.blocks.bound import device_of
 from fusedreduce.errors import DeclarationError, message
-from fusedreduce.ir.expr import Expr, cast
+from fusedreduce.ir.expr import cast
 from fusedreduce.ir.show import show
 from fusedreduce.masks import sources as tables
-from fusedreduce.masks.sources import Sources
-from fusedreduce.masks.text import over, written
+from fusedreduce.masks.positional import Positional
 from fusedreduce.trace.compiled import outside_graphs
 from fusedreduce.trace.indexed import SCORED, trace_indexed
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Score:
-    """new_score(score, b, h, i, j): a float over those, Sq, Sk and reads of tables t0, t1, ..."""
+class Score(Positional):
+    """new_score(score, b, h, i, j), a float."""
 
-    expr: Expr
-    sources: Sources = ()
-    label: str = ""
-    text: str = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "text", written(self.expr, self.sources))
-
-    @property
-    def tensors(self) -> tuple[Any, ...]:
-        """The user's tensors it reads, each once."""
-        return tables.tensors_of(self.sources)
-
-    def with_tensors(self, tensors: Sequence[Any]) -> Score:
-        """The same score over other tensors, one for each of `tensors`."""
-        return Score(self.expr, tables.with_tensors(self.sources, tensors), self.label)
-
-    @staticmethod
-    def of_text(text: str, tensors: Sequence[Any]) -> Score:
-        """The score that has this text, over these tensors."""
-        return Score(*over(text, tensors))
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Score):
-            return NotImplemented
-        return self.expr is other.expr and tables.same(self.sources, other.sources)
-
-    def __hash__(self) -> int:
-        return hash(self.expr)
-
-    def __repr__(self) -> str:
-        return self.label or show(self.expr)
+    noun = "score"
 
     def shifted(self, q_offset: int | str = 0, k_offset: int | str = 0) -> Score:
         """The score of a piece of the sequence, as `Mask.shifted`."""
         expr, sources = tables.shifted(self.expr, self.sources, q_offset, k_offset)
         return Score(expr, sources, f"{self.label}.shifted({q_offset}, {k_offset})")
-
-    def bind(
-        self, Sq: int, Sk: int, device: Any, *, q_offset: int = 0, k_offset: int = 0,
-        B: int | None = None, H: int | None = None,
-    ) -> Bound:  # fmt: skip
-        """The score for known lengths, as `Mask.bind`."""
-        numbers = {"Sq": Sq, "Sk": Sk, "q_offset": q_offset, "k_offset": k_offset}
-        batch = {name: n for name, n in (("b", B), ("h", H)) if n is not None}
-        return tables.bind(self.expr, self.sources, numbers, device, "score", batch)
 
     def __call__(self, score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         """The new scores at index tensors of any shapes that broadcast with the scores."""
