@@ -28,7 +28,7 @@ from fusedreduce.plan.pairs import PairPlan
 from fusedreduce.plan.pairs import plan as planned
 from fusedreduce.report.pairs import Report
 from fusedreduce.report.target import target_of
-from fusedreduce.run import pair_kernels, pair_launch, pair_tiles
+from fusedreduce.run import pair_kernels, pair_printed, pair_tiles
 from fusedreduce.run.compiled import Needs, pair_needs
 
 TILES = ((16, 16), (16, 64), (32, 32), (32, 64), (64, 16), (64, 32), (64, 64), (64, 128), (128, 32),
@@ -119,11 +119,11 @@ def sweep(page: Page, q: torch.Tensor, causal: bool, budget: float) -> None:
 def timed(made: Report, tile: Tile, right: torch.Tensor, budget: float) -> tuple[float, str]:
     """Milliseconds, or NaN and the reason."""
     pair, inputs = made.pair, made.inputs
-    on_gpu = inputs.q.is_cuda
+    forward = pair_printed.Forward(pair, tile)
 
     def run() -> dict[str, torch.Tensor]:
-        if on_gpu:
-            return pair_launch.forward(pair, inputs, tile)
+        if inputs.q.is_cuda:
+            return forward(inputs)
         return pair_tiles.forward(pair, inputs, tile[:2])
 
     try:

@@ -24,7 +24,7 @@ from unittest.mock import patch
 import torch
 import torch.nn.functional as F
 
-from fusedreduce import ops
+from fusedreduce import attention, masks, ops
 from fusedreduce.run import launch
 
 CALLS = 100  # in a row, of one round
@@ -47,6 +47,10 @@ def noise(*shape: int) -> torch.Tensor:
 
 def labelled() -> tuple[torch.Tensor, ...]:
     return noise(4, 64), torch.randint(0, 64, (4,), device=DEVICE)
+
+
+def heads() -> tuple[torch.Tensor, ...]:
+    return tuple(noise(1, 2, 64, 64).detach().half().requires_grad_() for _ in "qkv")
 
 
 def image() -> tuple[torch.Tensor, ...]:
@@ -75,6 +79,12 @@ TABLE = {
     ),
     "cross_entropy": Case(
         lambda x, t, **o: ops.cross_entropy(x, t, **o), F.cross_entropy, labelled
+    ),
+    "attention": Case(attention, F.scaled_dot_product_attention, heads),
+    "causal attention": Case(
+        lambda q, k, v, **o: attention(q, k, v, mask=masks.causal, **o),
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        heads,
     ),
     "kl_div": Case(
         lambda p, q, **o: ops.kl_div(p, q, reduction="batchmean", log_target=True, **o),

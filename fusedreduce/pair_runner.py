@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from math import prod
 from typing import Any
 
@@ -21,8 +21,10 @@ from fusedreduce.pair import Pair
 from fusedreduce.pairing import Given, PairTask, pair_of
 from fusedreduce.pipeline import ONE_AT_A_TIME, outside_autocast
 from fusedreduce.request import check_impl, choose, key_of, require_served
-from fusedreduce.run import pair_gradients, pair_launch, pair_tiles, tiles
+from fusedreduce.run import pair_gradients, pair_tiles, tiles
 from fusedreduce.run.calls import Plan
+from fusedreduce.run.pair_inputs import PairInputs
+from fusedreduce.run.pair_printed import Backward, Forward, rows_by_kernel
 from fusedreduce.run.pair_rows import row_values
 from fusedreduce.runner import Runner, is_noting
 from fusedreduce.sizes import hint
@@ -34,16 +36,25 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Backend:
-    """Who runs pairs: a forward, a backward, and the row programs between them."""
+    """Who runs pairs of inputs that lie in one way.
 
-    forward: Callable[..., Tensors]
-    backward: Callable[..., Tensors]
+    forward   of a pair: from inputs to results
+    backward  of a derived one, for what is wanted: from inputs, vectors and rows to gradients
+    rows      the row programs between them
+    """
+
+    forward: Callable[[Pair], Callable[[PairInputs], Tensors]]
+    backward: Callable[[PairBackward, tuple[str, ...]], Callable[..., Tensors]]
     rows: Callable[..., Sequence[Tensor]]
 
 
+def _tiles_backward(b: PairBackward, wanted: tuple[str, ...]) -> Callable[..., Tensors]:
+    return lambda inputs, vectors, rows: pair_gradients.backward(b, inputs, vectors, rows, wanted)
+
+
 BACKENDS = {
-    "tiles": Backend(pair_tiles.forward, pair_gradients.backward, tiles.run),
-    "triton": Backend(pair_launch.forward, pair_launch.backward, pair_launch.rows_by_kernel),
+    "tiles": Backend(lambda p: partial(pair_tiles.forward, p), _tiles_backward, tiles.run),
+    "triton": Backend(Forward, Backward, rows_by_kernel),
 }
 
 
@@ -77,7 +88,7 @@ def require_tiles(pair: Pair, impl: str | None) -> None:
 
 @dataclass(frozen=True)
 class PreparedPair:
-    """What is left to do for arguments of dtypes and widths that were seen before."""
+    """What is left to do for arguments that lie as some did before."""
 
     task: PairTask
     pair: Pair
@@ -94,23 +105,22 @@ class PreparedPair:
     def dtypes(self) -> tuple[str, ...]:
         return tuple(r.dtype for r in self.pair.results)
 
-    def run(self, values: Values) -> list[Tensor]:
-        return self.forward(self.pair)(values)
+    @cached_property
+    def run(self) -> Callable[[Values], list[Tensor]]:
+        return self.forward(self.pair)
 
     def forward(self, pair: Pair) -> Callable[[Values], list[Tensor]]:
         """From arguments to the results of the pair, in order."""
+        by_inputs, numbers = BACKENDS[self.implementation].forward(pair), pair.numbers
 
         def run(values: Values) -> Tensors:
-            inputs = Given(self.task, values).inputs(pair.numbers)
+            inputs = Given(self.task, values).inputs(numbers)
             with outside_autocast():
-                return self.backend(values).forward(pair, inputs)
+                return by_inputs(inputs)
 
+        if not self.depth:
+            return lambda values: [*run(values).values()]
         return lambda values: [*over_batch(run, values, self.depth, self.whole).values()]
-
-    def backend(self, values: Values) -> Backend:
-        """NOTE: tiles serve every device; a launch of no program does not exist."""
-        empty = 0 in values["q"].shape or 0 in values["k"].shape
-        return BACKENDS["tiles" if empty else self.implementation]
 
     @cached_property
     def whole(self) -> bool:
@@ -143,23 +153,25 @@ class PreparedPair:
         origin = origins(self.task, wanted)
         read = {r.table for r, _ in made.tables}
         asked = tuple(n for n in wanted if n in "qkv") + tuple(t for t in origin if t in read)
+        backend = BACKENDS[self.implementation]
+        by_inputs, names = backend.backward(made, asked), (made.vector, adjoint(made.vector))
+        ups = [adjoint(r.name) for r in self.pair.results if not r.vector and "float" in r.dtype]
 
         def run(values: Values) -> Tensors:
             inputs = Given(self.task, values).inputs(made.forward.numbers)
-            backend, names = self.backend(values), (made.vector, adjoint(made.vector))
             vectors = {n: values[n] for n in names if n in values}
-            saved = {n: values[n] for n in made.saved}
-            adjoints = {adjoint(r.name): values[adjoint(r.name)] for r in self.pair.results
-                        if not r.vector and "float" in r.dtype}  # fmt: skip
+            saved, adjoints = {n: values[n] for n in made.saved}, {n: values[n] for n in ups}
             with outside_autocast():
                 rows = row_values(made, inputs, saved, vectors, adjoints, backend.rows)
-                found = backend.backward(made, inputs, vectors, rows, asked)
+                found = by_inputs(inputs, vectors, rows)
             answer: Tensors = {}
             for n, gradient in found.items():
                 n = origin.get(n, n)
                 answer[n] = answer[n] + gradient if n in answer else gradient
             return {n: g.to(values[n].dtype) for n, g in answer.items()}
 
+        if not self.depth:
+            return run
         return lambda values: over_batch(run, values, self.depth, self.whole)
 
 
@@ -174,6 +186,7 @@ def structure_of(pair: Pair, task: PairTask) -> dict[str, Leaf]:
     return {known.get(r.name, r.name): Leaf(k) for k, r in enumerate(pair.results)}
 
 
+@lru_cache(maxsize=1024)
 def backward_of(task: PairTask, pair: Pair, wanted: tuple[str, ...]) -> PairBackward | None:
     """The derived backward; None where the meaning is to be differentiated."""
     try:
@@ -220,10 +233,11 @@ def over_batch(
 
 @dataclass
 class PairRunner(Runner):
-    """Runs one `PairTask`; remembers what it prepared, by dtypes, widths, device."""
+    """Runs one `PairTask`; of all lengths and strides by the same pairs, in normal form."""
 
     task: PairTask  # type: ignore[assignment]  # it is not traced as rows are
     operator: str = "pairs"
+    pairs: dict[Any, Pair] = field(default_factory=dict)
 
     def __call__(self, values: Values, impl: str | None, trust: bool = False) -> Any:
         """NOTE: on the meta device there are shapes alone, and the operators know those."""
@@ -231,24 +245,33 @@ class PairRunner(Runner):
             return self.in_operators(values, impl, trust)
         return super().__call__(values, impl, trust)
 
-    def key(self, values: Values) -> tuple[Any, ...]:
-        widths = tuple(values[n].shape[-1] for n in "qkv" if n in values)
-        return (widths, *map(self.kind, values.values()), *values)
+    def widths(self, values: Values) -> tuple[Any, ...]:
+        """What a pair holds for: dtypes and widths; not how long anything is, nor how it lies."""
+        wide = tuple(values[n].shape[-1] for n in "qkv" if n in values)
+        return (wide, *map(self.kind, values.values()), *values)
 
     def kind(self, value: Any) -> Any:
-        """NOTE: how a table lies is not looked at; a size of 1 is in the task."""
+        """NOTE: a size of 1 is in the task."""
         if not isinstance(value, Tensor):
             return key_of(value)
-        return value.dtype, value.dim(), value.device, value.layout, value.is_neg()
+        return value.dtype, value.dim(), value.device
 
     def prepare(self, values: Values, impl: str | None, trust: bool) -> PreparedPair:  # type: ignore[override]
         require_served(placed_anywhere(values))
-        pair = pair_of(self.task, self.inner(values), trust)
+        pair = self.pair(values, trust)
         chosen = chosen_backend(impl, values["q"].device)
         if chosen == "triton" and not pair.in_any_order:
             require_tiles(pair, impl)
             chosen = "tiles"
+        if 0 in values["q"].shape or 0 in values["k"].shape:
+            chosen = "tiles"  # there is no launch of no program
         return PreparedPair(self.task, pair, chosen, self.eager, self.depth)
+
+    def pair(self, values: Values, trust: bool) -> Pair:
+        key = (trust, *self.widths(values))
+        if key not in self.pairs:
+            self.pairs[key] = pair_of(self.task, self.inner(values), trust)
+        return self.pairs[key]
 
     def inner(self, values: Values) -> dict[str, Any]:
         """The arguments of one call of the batch around it."""
@@ -277,7 +300,7 @@ class PairRunner(Runner):
             else v
             for n, v in values.items()
         }
-        key = (trust, wanted, *self.key(stand_ins))
+        key = (trust, wanted, *self.widths(stand_ins))
         if key not in self.outlines:
             require_served(placed_anywhere(values))
             with ONE_AT_A_TIME:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -181,13 +181,20 @@ def meaning() -> Iterator[None]:
         _inside.reset(token)
 
 
-@contextmanager
-def outside_autocast() -> Iterator[None]:
+def outside_autocast() -> AbstractContextManager[Any]:
     """Autocast is off inside: everything is computed in the dtypes that were decided on."""
+    on = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
+    return _without_autocast(on) if on else _NOTHING
+
+
+_NOTHING = nullcontext()
+
+
+@contextmanager
+def _without_autocast(devices: Sequence[str]) -> Iterator[None]:
     with ExitStack() as stack:
-        for device in ("cpu", "cuda"):
-            if torch.is_autocast_enabled(device):
-                stack.enter_context(torch.autocast(device, enabled=False))
+        for device in devices:
+            stack.enter_context(torch.autocast(device, enabled=False))
         yield
 
 

@@ -36,7 +36,10 @@ def require_served(values: Mapping[str, Any]) -> None:
 
 
 def one_device(values: Mapping[str, Any]) -> torch.device:
-    devices = {n: v.device for n, v in values.items() if isinstance(v, torch.Tensor)}
+    return same_device({n: v.device for n, v in values.items() if isinstance(v, torch.Tensor)})
+
+
+def same_device(devices: Mapping[str, torch.device]) -> torch.device:
     if len(set(devices.values())) > 1:
         raise DeviceError(
             message(

@@ -12,7 +12,7 @@ from torch import Tensor
 from fusedreduce.gradient import NoBackward
 from fusedreduce.gradient.pairs import PairBackward, backward
 from fusedreduce.pair import Pair
-from fusedreduce.run import pair_gradients, pair_launch, pair_tiles, tiles
+from fusedreduce.run import pair_gradients, pair_printed, pair_tiles, tiles
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.run.pair_rows import row_values
 from tests import pairs, printing
@@ -41,7 +41,7 @@ def in_tiles(
 
 def printed_forward(pair: Pair, inputs: PairInputs, tile: Any) -> Tensors:
     with printing.poisoned():
-        return pair_launch.forward(pair, inputs, tile)
+        return pair_printed.Forward(pair, tile)(inputs)
 
 
 def printed_backward(
@@ -50,11 +50,11 @@ def printed_backward(
 ) -> Tensors:  # fmt: skip
     both = None if tile is None else dict.fromkeys(("keys", "queries"), tile)
     with printing.poisoned():
-        return pair_launch.backward(b, inputs, vectors, rows, wanted, both)
+        return pair_printed.Backward(b, wanted, both)(inputs, vectors, rows)
 
 
 TILES = Backend(pair_tiles.forward, in_tiles, tiles.run)
-PRINTED = Backend(printed_forward, printed_backward, pair_launch.rows_by_kernel)
+PRINTED = Backend(printed_forward, printed_backward, pair_printed.rows_by_kernel)
 
 
 def results(case: Case, a: Arguments, tile: Any = None, by: Backend = TILES) -> Tensors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -100,7 +101,8 @@ def _attention(
     no_dropout(dropout_p)
     check_deterministic("attention", deterministic)
     wanted = names_of(aux)
-    R = declared(R, wanted)
+    chosen: Any = require_reduction(R, "attention: `reduction`")
+    R = declared(chosen, wanted)
     if not isinstance(v, Tensor):
         raise OperandError(message("attention: `v` is not a tensor", came=type(v).__name__))
     q, k, v = queries_keys("attention", q, k, v)
@@ -149,6 +151,8 @@ def with_sinks(call: PairCall, sinks: Any) -> dict[str, Tensor]:
 
 def names_of(aux: Any) -> tuple[str, ...]:
     """`aux=` as names; a name alone is one of them."""
+    if aux == ():
+        return ()
     found = (aux,) if isinstance(aux, str) else tuple(aux) if isinstance(aux, Iterable) else (aux,)
     if not all(isinstance(n, str) for n in found):
         raise OptionError(
@@ -158,9 +162,9 @@ def names_of(aux: Any) -> tuple[str, ...]:
     return found
 
 
-def declared(given: Any, aux: tuple[Any, ...]) -> type[Reduction]:
+@lru_cache(maxsize=256)
+def declared(R: type[Reduction], aux: tuple[str, ...]) -> type[Reduction]:
     """The declaration that has these outputs; SoftmaxSum is extended by statistics."""
-    R = require_reduction(given, "attention: `reduction`")
     if R is SoftmaxSum and not set(aux) <= set(R.record.outputs):
         R = SoftmaxSumEntropy
     known = R.record.outputs

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from fusedreduce.errors import DtypeError, OperandError, OptionError, ShapeError, message
+from fusedreduce.errors import (
+    DtypeError,
+    FusedReduceError,
+    OperandError,
+    OptionError,
+    ShapeError,
+    message,
+)
 from fusedreduce.ir.expr import substitute
 from fusedreduce.masks import Mask, Score, from_anything
 from fusedreduce.masks import score as score_of
 from fusedreduce.masks.sources import joined
-from fusedreduce.request import one_device
+from fusedreduce.request import TENSORS, same_device
 
 WIDEST = 512  # of q, k and v
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -27,48 +35,61 @@ def queries_keys(what: str, q: Any, k: Any, v: Any) -> tuple[Tensor, Tensor, Ten
 
     Under autocast they are cast to its dtype, as torch casts those of scaled_dot_product_attention.
     """
-    given = {"q": q, "k": k} | ({} if v is None else {"v": v})
+    given = {"q": q, "k": k} if v is None else {"q": q, "k": k, "v": v}
     for name, t in given.items():
-        if not isinstance(t, Tensor):
-            raise OperandError(
-                message(f"{what}: `{name}` is not a tensor", expected="a torch.Tensor",
-                        came=type(t).__name__)
-            )  # fmt: skip
-        if t.is_nested:
-            raise ShapeError(
-                message(f"{what}: `{name}` is a nested tensor", expected="a tensor of one size",
-                        do="pack the sequences into one of all tokens, and pass "
-                        "mask=fr.masks.cu_seqlens(offsets)")
-            )  # fmt: skip
-        if t.dim() != 4:
-            raise ShapeError(
-                message(
-                    f"{what}: `{name}` has {t.dim()} dimensions",
-                    expected="4: (batch, heads, length, width)",
-                    came=f"{name} {tuple(t.shape)}",
-                    do="add the missing ones with t[None]; fr.ops.scaled_dot_product_attention "
-                    "takes any number of batch dimensions",
-                )
-            )
-    one_device(given)
+        if not isinstance(t, Tensor) or t.is_nested:
+            raise _no_tensor(what, name, t)
     device = q.device.type
     if device in ("cpu", "cuda") and torch.is_autocast_enabled(device):
         to = torch.get_autocast_dtype(device)
         given = {n: t.to(to) if t.is_floating_point() and t.dtype != torch.float64 else t
                  for n, t in given.items()}  # fmt: skip
-    _same_dtype(what, given)
-    _shapes(what, given)
+    made = tuple([(n, t.shape, t.dtype, t.device) for n, t in given.items()])
+    plain = type(q) in TENSORS and type(k) in TENSORS  # torch's symbols are no keys
+    (_fit if plain else _fit.__wrapped__)(what, made)
     return given["q"], given["k"], given.get("v")
 
 
-def _same_dtype(what: str, given: Mapping[str, Tensor]) -> None:
-    dtypes = {t.dtype for t in given.values()}
+def _no_tensor(what: str, name: str, t: Any) -> FusedReduceError:
+    if not isinstance(t, Tensor):
+        return OperandError(
+            message(f"{what}: `{name}` is not a tensor", expected="a torch.Tensor",
+                    came=type(t).__name__)
+        )  # fmt: skip
+    return ShapeError(
+        message(f"{what}: `{name}` is a nested tensor", expected="a tensor of one size",
+                do="pack the sequences into one of all tokens, and pass "
+                "mask=fr.masks.cu_seqlens(offsets)")
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=1024)
+def _fit(what: str, given: tuple[tuple[str, torch.Size, torch.dtype, torch.device], ...]) -> None:
+    """Is each 4-dimensional, all on one device, of one dtype, of sizes that fit?"""
+    for name, shape, *_ in given:
+        if len(shape) != 4:
+            raise ShapeError(
+                message(
+                    f"{what}: `{name}` has {len(shape)} dimensions",
+                    expected="4: (batch, heads, length, width)",
+                    came=f"{name} {tuple(shape)}",
+                    do="add the missing ones with t[None]; fr.ops.scaled_dot_product_attention "
+                    "takes any number of batch dimensions",
+                )
+            )
+    same_device({n: device for n, *_, device in given})
+    _same_dtype(what, {n: dtype for n, _, dtype, _ in given})
+    _shapes(what, {n: shape for n, shape, *_ in given})
+
+
+def _same_dtype(what: str, given: Mapping[str, torch.dtype]) -> None:
+    dtypes = set(given.values())
     if len(dtypes) > 1 or not dtypes <= set(FLOATS):
         raise DtypeError(
             message(
                 f"{what}: {', '.join(given)} do not have one floating-point dtype",
                 expected="float16, bfloat16, float32 or float64, the same for all",
-                came=", ".join(f"{n} {_name(t.dtype)}" for n, t in given.items()),
+                came=", ".join(f"{n} {_name(dtype)}" for n, dtype in given.items()),
                 do="convert them, for instance k.to(q.dtype), or run inside torch.autocast"
                 if dtypes & set(FLOATS)
                 else "",
@@ -80,29 +101,28 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _shapes(what: str, given: Mapping[str, Tensor]) -> None:
+def _shapes(what: str, given: Mapping[str, torch.Size]) -> None:
     q, k, v = given["q"], given["k"], given.get("v")
 
     def require(fine: Any, fact: str, expected: str, do: str = "") -> None:
         if not fine:
-            came = ", ".join(f"{n} {tuple(t.shape)}" for n, t in given.items())
+            came = ", ".join(f"{n} {tuple(shape)}" for n, shape in given.items())
             raise ShapeError(message(f"{what}: {fact}", expected=expected, came=came, do=do))
 
-    require(q.shape[3] == k.shape[3], "q and k have different widths", "q (..., D), k (..., D)")
-    others = [t for t in given.values() if t is not q]
-    alike = all(t.shape[0] == q.shape[0] for t in others)
+    require(q[3] == k[3], "q and k have different widths", "q (..., D), k (..., D)")
+    alike = all(shape[0] == q[0] for shape in given.values())
     require(alike, "the batches differ in size", "the same first dimension",
             "expand the smaller one: k.expand(B, -1, -1, -1)")  # fmt: skip
-    heads, shared = q.shape[1], k.shape[1]
+    heads, shared = q[1], k[1]
     fits = heads == shared or (shared > 0 and heads % shared == 0)
     require(fits, "the heads of q are no multiple of those of k", "H = n * Hk")
     if v is not None:
-        require(v.shape[1] == shared, "k and v have different numbers of heads",
+        require(v[1] == shared, "k and v have different numbers of heads",
                 "k (B, Hk, Sk, D), v (B, Hk, Sk, DV)")  # fmt: skip
-        require(v.shape[2] == k.shape[2], "k and v have different lengths",
+        require(v[2] == k[2], "k and v have different lengths",
                 "one row of v for each key: v (B, Hk, Sk, DV)")  # fmt: skip
-    for n, t in given.items():
-        require(0 < t.shape[3] <= WIDEST, f"{n} is too wide, or not at all",
+    for n, shape in given.items():
+        require(0 < shape[3] <= WIDEST, f"{n} is too wide, or not at all",
                 f"a last dimension of 1 to {WIDEST}")  # fmt: skip
 
 
@@ -152,6 +172,8 @@ def seen(
 
     Both speak of positions in the whole; a tensor and a BlockMask of the pairs of this call.
     """
+    if mask is None and score_mod is None:
+        return None, None
     mask, score = unpacked(mask), unpacked(score_mod)
     if isinstance(score, Mask):
         raise OperandError(
@@ -162,8 +184,10 @@ def seen(
         raise OperandError(
             message("mask= is a score", expected="who sees whom", do="pass it as score_mod=")
         )
+    if isinstance(mask, Mask):
+        return shifted(mask, by), score
     found = from_anything(mask, q.shape[0], q.shape[1], q.shape[2], k.shape[2])
-    if isinstance(found, Mask) and (mask is found or not hasattr(mask, "shape")):
+    if isinstance(found, Mask) and not hasattr(mask, "shape"):
         return shifted(found, by), score
     if isinstance(found, Score):
         return None, found if score is None else after(score, found)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce import operators
-from fusedreduce.api.operands import operands_of, outputs_of
+from fusedreduce.api.operands import is_asked, operands_of, outputs_of
 from fusedreduce.api.pair_arguments import (
     as_argument,
     check_deterministic,
@@ -49,6 +49,20 @@ operators.HOMES["pairs"] = _runner_at
 @functools.lru_cache(maxsize=1024)
 def runner_of(task: PairTask) -> PairRunner:
     return PairRunner(task)
+
+
+@functools.lru_cache(maxsize=1024)
+def runner_for(R: Any, *options: Any) -> PairRunner:
+    """The runner of a task by its parts: what is asked at every call."""
+    return runner_of(PairTask(R, *options))
+
+
+@functools.lru_cache(maxsize=1024)
+def reads_v_alone(R: Any, outputs: tuple[str, ...]) -> bool:
+    """Is v all that these outputs of a declaration need besides the score?"""
+    record = R.record
+    alone = len(record.operands) == len(record.payloads) == 1
+    return alone and is_asked(record, outputs, record.payloads[0])
 
 
 def pairwise(
@@ -135,14 +149,14 @@ def _pairwise(
     return (value, state) if return_state else value
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)  # frozen, it takes 3 us to make
 class PairCall:
     """One checked call: what is reduced, over which pairs.
 
     scale   the raw score times this; None: as it is
     """
 
-    R: type[Reduction]
+    R: Any  # a type[Reduction]
     q: Tensor
     k: Tensor
     v: Tensor | None
@@ -168,36 +182,40 @@ class PairCall:
         return {n.removeprefix("state."): t for n, t in self.run(which).items()}
 
     def run(self, state: str) -> dict[str, Tensor]:
-        task, values = self.prepared(state)
-        found: dict[str, Tensor] = runner_of(task)(values, self.impl, self.trust)
+        runner, values = self.prepared(state)
+        found: dict[str, Tensor] = runner(values, self.impl, self.trust)
         return found
 
-    def prepared(self, state: str) -> tuple[PairTask, dict[str, Any]]:
-        """The task, and the arguments by their names."""
+    def prepared(self, state: str) -> tuple[PairRunner, dict[str, Any]]:
+        """The runner of the task, and the arguments by their names."""
         given = self.checked(state)
-        score, mask = self.score, self.mask
-        names = self.R.record.operands[1:]
+        score, mask, record = self.score, self.mask, self.R.record
+        names = record.operands[1:]
         others, varying = placed({n: given[n] for n in names}, self.q, self.k)
-        task = PairTask(
+        runner = runner_for(
             self.R, self.outputs, state, self.scale is not None,
             "" if score is None else score.text, "" if mask is None else mask.text, names, varying,
         )  # fmt: skip
         values: dict[str, Any] = {"q": self.q, "k": self.k}
-        payload = next((given[n] for n in self.R.record.payloads if n in given), None)
-        values |= {} if payload is None else {"v": payload}
-        for letter, found in (
-            ("o", others),
-            ("s", () if score is None else score.tensors),
-            ("m", () if mask is None else mask.tensors),
-        ):
-            values |= {f"{letter}{n}": t for n, t in enumerate(found)}
-        values |= {} if self.scale is None else {"scale": float(self.scale)}
-        values |= {"q_offset": as_argument(self.q_offset), "k_offset": as_argument(self.k_offset)}
-        return task, values
+        payload = next((given[n] for n in record.payloads if n in given), None)
+        if payload is not None:
+            values["v"] = payload
+        values |= {f"o{n}": t for n, t in enumerate(others)}
+        if score is not None:
+            values |= {f"s{n}": t for n, t in enumerate(score.tensors)}
+        if mask is not None:
+            values |= {f"m{n}": t for n, t in enumerate(mask.tensors)}
+        if self.scale is not None:
+            values["scale"] = float(self.scale)
+        values["q_offset"] = as_argument(self.q_offset)
+        values["k_offset"] = as_argument(self.k_offset)
+        return runner, values
 
     def checked(self, state: str) -> dict[str, Any]:
-        """Score, operands and payload by the declaration's names, those that are needed."""
+        """Operands and payload by the declaration's names, those that are needed."""
         record = self.R.record
+        if self.v is not None and not self.operands and reads_v_alone(self.R, self.outputs):
+            return {record.payloads[0]: self.v}
         given = dict(self.operands)
         if self.v is not None:
             if len(record.payloads) != 1:
@@ -232,5 +250,5 @@ class PairCall:
         }
 
     def record(self, state: str) -> Record:
-        task, values = self.prepared(state)
-        return record_of(task, values, self.trust)
+        runner, values = self.prepared(state)
+        return record_of(runner.task, values, self.trust)

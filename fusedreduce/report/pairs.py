@@ -128,7 +128,7 @@ class Report:
             found.append("float32 products are exact (IEEE), without tensor cores; see "
                          "torch.set_float32_matmul_precision")  # fmt: skip
         for n, x in (("q", t.q), ("k", t.k), ("v", t.v)):
-            if x is not None and x.device.type != "meta" and descriptors.served(x) is None:
+            if x is not None and x.device.type != "meta" and not descriptors.served(x):
                 found.append(f"{n} is copied at every call: strides {x.stride()}, base or width "
                              "are no multiples of 16 bytes")  # fmt: skip
         if self.derived is None:

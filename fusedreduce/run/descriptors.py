@@ -1,45 +1,30 @@
-"""Tensor descriptors: how the hardware copies tiles; a copy of what it cannot."""
+"""How the hardware copies tiles of a tensor, by a descriptor; a copy of what it cannot."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fusedreduce.run import launch
-
 LINE = 16  # bytes: what base and strides must be multiples of
 
 
-def descriptor(t: Tensor, rows: int, width: int) -> Any:
-    """A descriptor of blocks (1, 1, rows, width) of a 4-D tensor; what lies outside reads as 0."""
-    strides = served(t)
-    if strides is None:
-        t = padded(t)
-        strides = served(t)
-        assert strides is not None
-    return launch.tensor_descriptor(t, [*t.shape], strides, [1, 1, rows, width])
+def layout_of(t: Tensor) -> list[int] | None:
+    """The strides by which the hardware copies tiles of a 4-D tensor; None where it cannot.
 
-
-def served(t: Tensor) -> list[int] | None:
-    """The strides by which the hardware copies tiles of a tensor; None where it cannot.
-
-    It wants a last stride of 1, others that are positive multiples of 16 bytes, a base of 16 bytes.
-    A size of 1 has no stride of its own.
+    It wants a last stride of 1, and others that are positive multiples of 16 bytes. A size of 1 has
+    no stride of its own.
     """
     step = LINE // t.element_size()
     strides, shape = [*t.stride()], t.shape
-    for k, n in enumerate(shape):
-        if n == 1:
-            strides[k] = step
-    if t.data_ptr() % LINE or (strides[3] != 1 and shape[3] > 1):
+    if strides[3] != 1 and shape[3] > 1:
         return None
-    strides[3] = 1
-    for s in strides[:3]:
-        if s <= 0 or s % step:
-            return None
-    return strides
+    strides = [step if n == 1 else s for s, n in zip(strides[:3], shape, strict=False)]
+    return [*strides, 1] if all(s > 0 and s % step == 0 for s in strides) else None
+
+
+def served(t: Tensor) -> bool:
+    """Is a tensor read where it lies?"""
+    return layout_of(t) is not None and t.data_ptr() % LINE == 0
 
 
 def padded(t: Tensor) -> Tensor:
@@ -50,3 +35,9 @@ def padded(t: Tensor) -> Tensor:
     copy = room[..., : t.shape[3]]
     copy.copy_(t)
     return copy
+
+
+def aligned(t: Tensor) -> Tensor:
+    """A copy that lies as the tensor does, but begins at a multiple of 16 bytes."""
+    copy = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=t.device)
+    return copy.copy_(t)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -25,50 +23,27 @@ from fusedreduce.pair import Pair
 from fusedreduce.plan import pairs as pair_plans
 from fusedreduce.plan.pairs import PairPlan
 from fusedreduce.run import launch
-from fusedreduce.run.descriptors import LINE
 from fusedreduce.run.pair_inputs import PairInputs
 
 Tile = tuple[int, int, int, int]  # queries, keys, warps, stages
-_STRIDE = re.compile(r"_(stride|size)_\d$")
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Loaded:
-    """A printed kernel, ready to be launched.
-
-    Triton specialises a build to which addresses and strides are multiples of 16, and to which
-    integers need 64 bits. Where the kernel takes no strides, every address is such a multiple and
-    every integer is short, `built` is the build, and a call goes straight to it.
-    """
+    """A printed kernel with its plan, as a function of Triton."""
 
     kernel: PrintedKernel
     plan: PairPlan
     function: Any
-    built: dict[int, Any] = field(default_factory=dict)  # by device
 
-    def __post_init__(self) -> None:
-        self.plain = not any(_STRIDE.search(n) for n in self.kernel.arguments)
-        self.constants = tuple(v for _, v in self.kernel.constants)
-        self.options = dict(self.kernel.constants)
-        self.options |= {"num_warps": self.plan.num_warps, "num_stages": self.plan.num_stages}
+    @cached_property
+    def constants(self) -> tuple[Any, ...]:
+        return tuple(v for _, v in self.kernel.constants)
 
-    def __call__(self, programs: int, given: Sequence[Any]) -> None:
-        fast = self.plain and all(map(ordinary, given))
-        device = next(g.get_device() for g in given if isinstance(g, Tensor))
-        if fast and device in self.built:
-            addresses = (g.data_ptr() if isinstance(g, Tensor) else g for g in given)
-            self.built[device][(programs, 1, 1)](*addresses, *self.constants)
-            return
-        build = self.function[(programs,)](*given, **self.options)
-        if fast and build is not None:  # the interpreter builds nothing
-            self.built[device] = build
-
-
-def ordinary(given: Any) -> bool:
-    """Is an argument as those were that a kernel was built for?"""
-    if isinstance(given, Tensor):
-        return given.data_ptr() % LINE == 0
-    return not isinstance(given, int) or -(2**31) <= given < 2**31
+    @cached_property
+    def options(self) -> dict[str, Any]:
+        plan = {"num_warps": self.plan.num_warps, "num_stages": self.plan.num_stages}
+        return dict(self.kernel.constants) | plan
 
 
 def capability(inputs: PairInputs) -> tuple[int, int]:
@@ -159,13 +134,13 @@ def loaded(kernel: PrintedKernel, plan: PairPlan) -> Loaded:
 
 
 def listed(pair: Pair, inputs: PairInputs, plan: PairPlan) -> dict[str, Tensor]:
-    """The blocks that a kernel visits, partial ones first, as its pointers."""
+    """The blocks that a kernel visits, partial ones first, by the names of its pointers."""
     found = block_lists(pair, inputs, plan.QUERIES, plan.KEYS)
     if plan.direction == "keys":
         tensors = (found.q_partial_count, found.q_partial_ids, found.q_full_count, found.q_full_ids)
     else:
         tensors = (found.partial_count, found.partial_ids, found.full_count, found.full_ids)
-    names_ = ("partial_counts_ptr", "partial_ids_ptr", "full_counts_ptr", "full_ids_ptr")
+    names_ = ("partial_counts", "partial_ids", "full_counts", "full_ids")
     return dict(zip(names_, tensors, strict=True))
 
 

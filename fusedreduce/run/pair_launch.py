@@ -1,8 +1,9 @@
-"""Launching printed pair kernels: which blocks, which grid, arguments by name."""
+"""Launching a printed pair kernel: prepared once for lengths and strides, then by addresses."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -10,193 +11,181 @@ import torch
 from torch import Tensor
 
 from fusedreduce.errors import BackendError, message
-from fusedreduce.gradient.pairs import PairBackward
-from fusedreduce.ir.expr import is_const
-from fusedreduce.kernels.rows import print_rows
-from fusedreduce.pair import Pair
-from fusedreduce.plan import rows as row_plans
-from fusedreduce.plan.layout import layout
 from fusedreduce.plan.pairs import chunks
-from fusedreduce.program import Program
-from fusedreduce.run import launch, pair_gradients
-from fusedreduce.run.descriptors import descriptor
+from fusedreduce.run import launch
+from fusedreduce.run.descriptors import LINE, aligned, layout_of, padded
+from fusedreduce.run.launch import Allocation
 from fusedreduce.run.pair_inputs import PairInputs
-from fusedreduce.run.pair_kernels import (
-    Loaded,
-    Tile,
-    backward_kernel,
-    blocks_of,
-    capability,
-    forward_kernel,
-    listed,
-    plan_of,
-    precision,
-)
-from fusedreduce.run.pair_packing import packed, packs, unpacked
+from fusedreduce.run.pair_kernels import Loaded
 
 Values = Mapping[str, Tensor]
-MOST_LAUNCHES = 256
 CACHE = 2**25  # bytes of the second-level cache that the heads running side by side may fill
+OFFSETS = ("q_offset", "k_offset")
 
 
-# ---- forward and backward ------------------------------------------------------------------------
+@dataclass(frozen=True)
+class Blocks:
+    """A tensor descriptor but for its address: blocks of a tensor as the hardware copies them."""
+
+    place: int
+    tensor: str
+    shape: list[int]
+    strides: list[int]
+    block: list[int]
 
 
-def forward(pair: Pair, inputs: PairInputs, tile: Tile | None = None) -> dict[str, Tensor]:
-    """The results of a pair by name."""
-    if packs(pair, inputs):
-        found = forward(*packed(pair, inputs), tile)
-        return {n: unpacked(t, inputs) for n, t in found.items()}
-    made = written(inputs.empty(pair))
-    positive = tuple(n for n, v in inputs.numbers.items() if v > 0)
-    plan = plan_of(pair, "forward", capability(inputs), tile)
-    blocks = blocks_of(pair, inputs, plan)
-    ready = forward_kernel(pair, plan, blocks, positive, precision(pair))
-    tensors = operands(inputs) | pointers(made) | pointers(inputs.tables)
-    tensors |= listed(pair, inputs, plan) if blocks.lists else {}
-    batch, heads, length = inputs.rows
-    run(ready, inputs, tensors, tiles_of(length, plan.QUERIES) * batch * heads)
-    return rounded(made, {r.name: r.dtype for r in pair.results})
+@dataclass
+class PairLaunch:
+    """A kernel with everything that lengths and strides decide.
 
+    made      the tensors it writes
+    given     its arguments in order, where they stay; the others are filled in at each call:
+    pointers, blocks, numbers   their places, and what comes there
+    copied    the operands that lie as the hardware cannot read them
 
-def backward(
-    b: PairBackward,
-    inputs: PairInputs,
-    vectors: Mapping[str, Tensor | None],
-    rows: Values,
-    wanted: Sequence[str],
-    tiles: Mapping[str, Tile] | None = None,
-) -> dict[str, Tensor]:
-    """The gradients of q, k, v and tables that are wanted, by name.
-
-    vectors   the vector result's adjoint, as d_<result>
-    rows      the row values that the formulas read, (B, H, Sq) each
-
-    Gradients of tables come from the tiles: sums at indices that only the user's function knows.
+    Triton specialises a build to which addresses are multiples of 16, and to which integers need 64
+    bits; everything else it looks at stays. So `built` keeps one build for each pattern of these,
+    and a call whose pattern was seen goes straight to it.
     """
-    given = pointers({n: t.contiguous() for n, t in rows.items() if n in b.rows})
-    d = {f"d_{b.vector}": vectors.get(f"d_{b.vector}")} if b.vector else {}
-    zero = {n: torch.zeros((), dtype=inputs.q.dtype, device=inputs.q.device).expand(
-        *inputs.rows, b.forward.DV) for n, t in d.items() if t is None}  # fmt: skip
-    present = {n: t for n, t in d.items() if t is not None} | zero
-    base = operands(inputs) | by_identifier(readable(present)) | given | pointers(inputs.tables)
-    found: dict[str, Tensor] = {}
-    sloping = not is_const(b.score, 0)
-    made = {"queries": ["q"] * sloping, "keys": ["k"] * sloping + ["v"] * (b.weight is not None)}
-    for direction, results in made.items():
-        if set(results) & set(wanted):
-            found |= gradients(b, direction, inputs, base, (tiles or {}).get(direction))
-    read = [n for n in wanted if n not in "qkv"]
-    if read:
-        found |= pair_gradients.backward(b, inputs, vectors, rows, read)
-    of = {"q": inputs.q, "k": inputs.k} | ({} if inputs.v is None else {"v": inputs.v})
-    found |= {n: torch.zeros_like(t) for n, t in of.items() if n in wanted and n not in found}
-    return {n: g for n, g in found.items() if n in wanted}
 
+    ready: Loaded
+    programs: int
+    device: torch.device
+    made: tuple[Allocation, ...]
+    given: list[Any]
+    pointers: tuple[tuple[int, str], ...]
+    blocks: tuple[Blocks, ...]
+    numbers: tuple[tuple[int, str], ...]
+    copied: Mapping[str, Any]
+    built: dict[Any, Any] = field(default_factory=dict)
 
-def gradients(
-    b: PairBackward, direction: str, inputs: PairInputs, base: Values, tile: Tile | None
-) -> dict[str, Tensor]:
-    """d q, or d k and d v."""
-    pair = b.forward
-    like = {"dq": inputs.q}
-    if direction == "keys":
-        like = {} if is_const(b.score, 0) else {"dk": inputs.k}
-        if b.weight is not None and inputs.v is not None:
-            like["dv"] = inputs.v
-    made = written({n: torch.empty(t.shape, dtype=t.dtype, device=t.device)
-                    for n, t in like.items()})  # fmt: skip
-    plan = plan_of(pair, direction, capability(inputs), tile)
-    blocks = blocks_of(pair, inputs, plan)
-    ready = backward_kernel(b, plan, blocks, precision(pair))
-    tensors = dict(base) | pointers(made)
-    tensors |= listed(pair, inputs, plan) if blocks.lists else {}
-    first = next(iter(like.values()))
-    size = plan.KEYS if direction == "keys" else plan.QUERIES
-    run(ready, inputs, tensors, tiles_of(first.shape[2], size) * first.shape[0] * first.shape[1])
-    return {n[1:]: t for n, t in rounded(made, dict.fromkeys(made, pair.dtype)).items()}
+    def __post_init__(self) -> None:
+        self.plan = self.ready.plan
+        self.listed = any(name.endswith("_counts") for _, name in self.pointers)
 
-
-def rows_by_kernel(program: Program, values: Values) -> list[Tensor]:
-    """A row program by its printed kernel; kept for each way its inputs lie."""
-    strides = {i.name: values[i.name].stride() for i in program.inputs}
-    key = (id(program), *strides.values())  # the program is kept beside its launch
-    if key not in _rows:
-        lay = layout(program, launch.program_strides(program, values))
-        plan = row_plans.plan(program, lay)
-        kernel = print_rows(program, plan, lay, program.name)
-        device = next(iter(values.values())).device
-        _rows[key] = program, launch.prepare(program, kernel, plan, lay, program.name, device)
-        if len(_rows) > MOST_LAUNCHES:
-            _rows.pop(next(iter(_rows)))
-    return _rows[key][1](values)
-
-
-_rows: dict[Any, tuple[Program, launch.Launch]] = {}
-
-
-# ---- arguments -----------------------------------------------------------------------------------
-
-
-def operands(inputs: PairInputs) -> dict[str, Tensor]:
-    found = {"q": inputs.q, "k": inputs.k}
-    return readable(found if inputs.v is None else found | {"v": inputs.v})
-
-
-def readable(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """NOTE: Triton's interpreter has no descriptors of bfloat16 (3.6 to 3.7)."""
-    if not launch.interpreting():
-        return dict(tensors)
-    return {n: t.float() if t.dtype == torch.bfloat16 else t for n, t in tensors.items()}
-
-
-def by_identifier(tensors: Values) -> dict[str, Tensor]:
-    return {n.replace(".", "_"): t for n, t in tensors.items()}
-
-
-def pointers(tensors: Values) -> dict[str, Tensor]:
-    return {f"{n.replace('.', '_')}_ptr": t for n, t in tensors.items()}
-
-
-def written(made: dict[str, Tensor]) -> dict[str, Tensor]:
-    """NOTE: Triton's interpreter truncates to bfloat16 (3.6 to 3.9): torch rounds instead."""
-    if not launch.interpreting():
+    def __call__(self, tensors: Values, numbers: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The tensors that the kernel writes, by name."""
+        device = self.device
+        made = {
+            a.name: torch.empty_strided(a.shape, a.strides, dtype=a.written, device=device)
+            for a in self.made
+        }
+        found = {**tensors, **made}
+        for name, copy in self.copied.items():
+            found[name] = copy(found[name])
+        try:
+            if device.type != "cuda" or device.index == torch._C._cuda_getDevice():
+                self.launch(found, numbers)
+            else:
+                with torch.cuda.device(device):
+                    self.launch(found, numbers)
+        except Exception as error:
+            raise self.failed(error) from error
+        if launch.interpreting():
+            return {a.name: made[a.name].to(a.dtype) for a in self.made}
         return made
-    return {n: torch.empty_like(t, dtype=torch.float32) if t.dtype == torch.bfloat16 else t
-            for n, t in made.items()}  # fmt: skip
 
+    def launch(self, tensors: Values, numbers: Mapping[str, Any]) -> None:
+        given, odd, wide = self.given.copy(), 0, 0
+        for place, name in self.pointers:
+            given[place] = address = tensors[name].data_ptr()
+            odd |= address
+        for b in self.blocks:
+            t = tensors[b.tensor]
+            t = t if t.data_ptr() % LINE == 0 else aligned(t)
+            given[b.place] = launch.tensor_descriptor(t, b.shape, b.strides, b.block)
+        for place, name in self.numbers:
+            given[place] = number = numbers[name]
+            wide = 2 * wide + (name in OFFSETS and not -(2**31) <= number < 2**31)
+        pattern: Any = wide
+        if odd % LINE:
+            pattern = wide, *[given[place] % LINE == 0 for place, _ in self.pointers]
+        build = self.built.get(pattern)
+        if build is not None:
+            build(*given, *self.ready.constants)
+            return
+        for place, name in self.pointers:
+            given[place] = tensors[name]
+        made = self.ready.function[(self.programs,)](*given, **self.ready.options)
+        if made is not None:  # the interpreter builds nothing
+            self.built[pattern] = made[(self.programs, 1, 1)]
 
-def rounded(made: dict[str, Tensor], dtypes: Mapping[str, str]) -> dict[str, Tensor]:
-    if not launch.interpreting():
-        return made
-    return {n: t.to(getattr(torch, dtypes[n])) for n, t in made.items()}
-
-
-def run(ready: Loaded, inputs: PairInputs, tensors: Values, programs: int) -> None:
-    """One launch of a kernel on the stream and device of the inputs."""
-    integers = inputs.sizes() | {"H": inputs.q.shape[1], "group": inputs.group}
-    integers["together"] = heads_together(inputs, ready.plan.direction == "keys")
-    if inputs.tables:
-        integers |= inputs.integers()
-    if not ready.plan.descriptors:
-        tensors, more = by_address(tensors)
-        integers |= more
-    given = [argument(ready, n, tensors, inputs.numbers, integers) for n in ready.kernel.arguments]
-    device = inputs.q.device
-    try:
-        if device.type != "cuda" or device.index == torch._C._cuda_getDevice():
-            ready(programs, given)
-        else:
-            with torch.cuda.device(device):
-                ready(programs, given)
-    except Exception as error:
-        raise BackendError(
+    def failed(self, error: Exception) -> BackendError:
+        name = self.ready.kernel.name
+        return BackendError(
             message(
-                f"the printed kernel {ready.kernel.name} failed: {type(error).__name__}: {error}",
-                came=f"{ready.plan.describe()}",
+                f"the printed kernel {name} failed: {type(error).__name__}: {error}",
+                came=f"{self.plan.describe()}",
                 do='choose impl="tiles", and report the printed kernel',
             )
-        ) from error
+        )
+
+
+def prepare(
+    ready: Loaded,
+    inputs: PairInputs,
+    made: Mapping[str, tuple[torch.Size, torch.dtype]],
+    operands: Values,
+    read: Iterable[str],
+    programs: int,
+) -> PairLaunch:
+    """The launch for tensors that lie as these do.
+
+    made      shape and dtype of what is written
+    operands  what is read in tiles: q, k, v and vectors; `read` names what is read by address
+    """
+    plan = ready.plan
+    copied = {n: f for n, t in operands.items() if (f := copying(t, plan.descriptors))}
+    operands = {n: copied[n](t) if n in copied else t for n, t in operands.items()}
+    integers = inputs.sizes() | inputs.integers()
+    integers |= {"H": inputs.q.shape[1], "group": inputs.group}
+    integers["together"] = heads_together(inputs, plan.direction == "keys")
+    for n, t in operands.items():
+        integers |= {f"{n}_stride_{k}": t.stride(k) for k in range(3)}
+    known = {n.replace(".", "_"): n for n in (*made, *operands, *read)}
+    given: list[Any] = []
+    pointers, blocks, numbers = [], [], []
+    for place, name in enumerate(ready.kernel.arguments):
+        operand, _, part = name.partition("_desc")
+        given.append(None)
+        if operand != name:
+            t = operands[known[operand]]
+            width = chunks(t.shape[3])[int(part[1:] or 0)]
+            rows = plan.KEYS if operand in ("k", "v") else plan.QUERIES
+            strides = layout_of(t)
+            assert strides is not None, name
+            blocks.append(Blocks(place, known[operand], [*t.shape], strides, [1, 1, rows, width]))
+        elif name.endswith("_ptr"):
+            name = name.removesuffix("_ptr")
+            pointers.append((place, known.get(name, name)))
+        elif name in inputs.numbers or name in OFFSETS:
+            numbers.append((place, name))
+        else:
+            given[place] = integers[name]
+    return PairLaunch(
+        ready, programs, inputs.q.device, tuple(allocation(n, *m) for n, m in made.items()),
+        given, tuple(pointers), tuple(blocks), tuple(numbers), copied,
+    )  # fmt: skip
+
+
+def allocation(name: str, shape: torch.Size, dtype: torch.dtype) -> Allocation:
+    """NOTE: Triton's interpreter truncates to bfloat16 (3.6 to 3.9): torch rounds instead."""
+    rounds = launch.interpreting() and dtype == torch.bfloat16
+    return Allocation(name, tuple(shape), dtype, torch.float32 if rounds else dtype)
+
+
+def copying(t: Tensor, descriptors: bool) -> Any:
+    """How an operand is copied to where the kernel can read it; None where it lies well."""
+    if launch.interpreting() and t.dtype == torch.bfloat16:
+        return _float  # NOTE: Triton's interpreter has no descriptors of bfloat16 (3.6 to 3.7)
+    if descriptors:
+        return None if layout_of(t) is not None else padded
+    return None if t.stride(-1) == 1 or t.shape[-1] == 1 else Tensor.contiguous
+
+
+def _float(t: Tensor) -> Tensor:
+    t = t.float()
+    return t if layout_of(t) is not None else padded(t)
 
 
 def heads_together(inputs: PairInputs, keys: bool) -> int:
@@ -220,36 +209,3 @@ def largest_divisor(number: int, limit: int) -> int:
     (8, 1)
     """
     return max((d for d in range(1, min(number, limit) + 1) if number % d == 0), default=1)
-
-
-def by_address(tensors: Values) -> tuple[dict[str, Tensor], dict[str, int]]:
-    """Operands as pointers, and the strides of their first three dimensions."""
-    found = dict(tensors)
-    strides: dict[str, int] = {}
-    for n, t in tensors.items():
-        if n.endswith("_ptr"):
-            continue
-        t = t if t.stride(-1) == 1 or t.shape[-1] == 1 else t.contiguous()
-        found[f"{n}_ptr"] = t
-        strides |= {f"{n}_stride_{k}": t.stride(k) for k in range(3)}
-    return found, strides
-
-
-def argument(
-    ready: Loaded,
-    name: str,
-    tensors: Values,
-    numbers: Mapping[str, float],
-    integers: Mapping[str, int],
-) -> Any:
-    for table in (tensors, numbers, integers):
-        if name in table:
-            return table[name]
-    operand, _, part = name.partition("_desc")
-    tile = ready.plan.KEYS if operand in ("k", "v") else ready.plan.QUERIES
-    width = chunks(tensors[operand].shape[-1])[int(part[1:] or 0)]
-    return descriptor(tensors[operand], tile, width)
-
-
-def tiles_of(length: int, tile: int) -> int:
-    return -(-length // tile)

@@ -14,7 +14,7 @@ import fusedreduce as fr
 from fusedreduce import reductions
 from fusedreduce.errors import NotFusible
 from fusedreduce.plan import pairs as plans
-from fusedreduce.run import pair_launch
+from fusedreduce.run import pair_printed
 from tests import attention, masks, pairs, printing
 from tests.accuracy import require_near
 from tests.pair_checks import PRINTED, check, results, strided
@@ -45,7 +45,7 @@ def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     def plan_of(pair: Any, direction: str, device: Any, tile: Any = None) -> Any:
         return plans.plan(pair, direction, device, tile or SMALL)
 
-    monkeypatch.setattr(pair_launch, "plan_of", plan_of)
+    monkeypatch.setattr(pair_printed, "plan_of", plan_of)
 
 
 def slow(value: Any) -> Any:

@@ -1,0 +1,170 @@
+"""Pairs by printed kernels: which launches make the results, and which the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedreduce.gradient.pair_state import adjoint
+from fusedreduce.gradient.pairs import PairBackward
+from fusedreduce.ir.expr import is_const
+from fusedreduce.kernels.rows import print_rows
+from fusedreduce.pair import Pair
+from fusedreduce.plan import rows as row_plans
+from fusedreduce.plan.layout import layout
+from fusedreduce.program import Program
+from fusedreduce.run import launch, pair_gradients
+from fusedreduce.run.pair_inputs import PairInputs
+from fusedreduce.run.pair_kernels import (
+    Tile,
+    backward_kernel,
+    blocks_of,
+    capability,
+    forward_kernel,
+    listed,
+    plan_of,
+    precision,
+)
+from fusedreduce.run.pair_launch import PairLaunch, prepare
+from fusedreduce.run.pair_packing import packed, packs, unpacked
+
+Values = Mapping[str, Tensor]
+MOST_LAUNCHES = 256
+
+
+class Forward:
+    """The results of a pair by name, for inputs that lie in one way; prepared at the first call."""
+
+    def __init__(self, pair: Pair, tile: Tile | None = None) -> None:
+        self.pair, self.tile = pair, tile
+        self.launches: dict[Any, PairLaunch] = {}
+        self.inside: Forward | None = None
+
+    def __call__(self, inputs: PairInputs) -> dict[str, Tensor]:
+        if packs(self.pair, inputs):
+            return self.packed(inputs)
+        numbers = inputs.numbers
+        key = (precision(self.pair), *[n for n, v in numbers.items() if v > 0])
+        ready = self.launches.get(key)
+        if ready is None:
+            ready = self.launches[key] = self.prepare(inputs, key[1:])
+        tensors = {**operands(inputs), **inputs.tables}
+        if ready.listed:
+            tensors |= listed(self.pair, inputs, ready.plan)
+        return ready(tensors, {**numbers, **inputs.offsets})
+
+    def packed(self, inputs: PairInputs) -> dict[str, Tensor]:
+        pair, moved = packed(self.pair, inputs)
+        if self.inside is None:
+            self.inside = Forward(pair, self.tile)
+        return {n: unpacked(t, inputs) for n, t in self.inside(moved).items()}
+
+    def prepare(self, inputs: PairInputs, positive: tuple[str, ...]) -> PairLaunch:
+        pair = self.pair
+        plan = plan_of(pair, "forward", capability(inputs), self.tile)
+        blocks = blocks_of(pair, inputs, plan)
+        ready = forward_kernel(pair, plan, blocks, positive, precision(pair))
+        batch, heads, length = inputs.rows
+        programs = -(-length // plan.QUERIES) * batch * heads
+        made, wide = inputs.shapes(pair), operands(inputs)
+        return prepare(ready, inputs, made, wide, inputs.tables, programs)
+
+
+class Backward:
+    """The gradients of q, k, v and tables, for inputs that lie in one way.
+
+    Those of tables come from the tiles: sums at indices that only the user's function knows.
+    """
+
+    def __init__(
+        self, b: PairBackward, wanted: Sequence[str], tiles: Mapping[str, Tile] | None = None
+    ) -> None:
+        self.b, self.wanted, self.tiles = b, tuple(wanted), tiles or {}
+        sloping = not is_const(b.score, 0)
+        made = {"queries": ["q"] * sloping, "keys": ["k"] * sloping + ["v"] * bool(b.weight)}
+        self.made = {d: names for d, names in made.items() if set(names) & set(wanted)}
+        self.read = [n for n in self.wanted if n not in "qkv"]
+        self.launches: dict[Any, PairLaunch] = {}
+
+    def __call__(
+        self, inputs: PairInputs, vectors: Mapping[str, Tensor | None], rows: Values
+    ) -> dict[str, Tensor]:
+        """The gradients that are wanted, by name.
+
+        vectors   the vector result's adjoint, as d_<result>
+        rows      the row values that the formulas read, (B, H, Sq) each
+        """
+        b = self.b
+        wide = operands(inputs) | self.ups(inputs, vectors)
+        given = {**wide, **{n: rows[n].contiguous() for n in b.rows}, **inputs.tables}
+        how = [(t.shape, t.stride()) for n, t in wide.items() if n not in "qkv"]
+        found: dict[str, Tensor] = {}
+        for direction in self.made:
+            key = (direction, precision(b.forward), *how)
+            ready = self.launches.get(key)
+            if ready is None:
+                ready = self.launches[key] = self.prepare(direction, inputs, wide)
+            lists = listed(b.forward, inputs, ready.plan) if ready.listed else {}
+            found |= ready(given | lists, {**inputs.numbers, **inputs.offsets})
+        found = {n[1:]: g for n, g in found.items()}
+        if self.read:
+            found |= pair_gradients.backward(b, inputs, vectors, rows, self.read)
+        for n in self.wanted:
+            if n not in found:
+                found[n] = torch.zeros_like(wide[n])
+        return {n: found[n] for n in self.wanted}
+
+    def ups(self, inputs: PairInputs, vectors: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
+        """The adjoint of the vector result; zeros that take no memory where it has none."""
+        b = self.b
+        if not b.vector:
+            return {}
+        name = adjoint(b.vector)
+        given = vectors.get(name)
+        if given is None:
+            dtype = next(getattr(torch, r.dtype) for r in b.forward.results if r.name == b.vector)
+            zero = torch.zeros((), dtype=dtype, device=inputs.q.device)
+            given = zero.expand(*inputs.rows, b.forward.DV)
+        return {name: given}
+
+    def prepare(self, direction: str, inputs: PairInputs, wide: Values) -> PairLaunch:
+        b = self.b
+        plan = plan_of(b.forward, direction, capability(inputs), self.tiles.get(direction))
+        blocks = blocks_of(b.forward, inputs, plan)
+        ready = backward_kernel(b, plan, blocks, precision(b.forward))
+        like = {n: wide[n] for n in self.made[direction]}
+        first = next(iter(like.values()))
+        size = plan.KEYS if direction == "keys" else plan.QUERIES
+        programs = -(-first.shape[2] // size) * first.shape[0] * first.shape[1]
+        made = {f"d{n}": (t.shape, t.dtype) for n, t in like.items()}
+        return prepare(ready, inputs, made, wide, (*b.rows, *inputs.tables), programs)
+
+
+def operands(inputs: PairInputs) -> dict[str, Tensor]:
+    found = {"q": inputs.q, "k": inputs.k}
+    if inputs.v is not None:
+        found["v"] = inputs.v
+    return found
+
+
+# ---- row programs --------------------------------------------------------------------------------
+
+
+def rows_by_kernel(program: Program, values: Values) -> list[Tensor]:
+    """A row program by its printed kernel; kept for each way its inputs lie."""
+    key = (id(program), *[values[i.name].stride() for i in program.inputs])
+    if key not in _rows:  # the program is kept beside its launch
+        lay = layout(program, launch.program_strides(program, values))
+        plan = row_plans.plan(program, lay)
+        kernel = print_rows(program, plan, lay, program.name)
+        device = next(iter(values.values())).device
+        _rows[key] = program, launch.prepare(program, kernel, plan, lay, program.name, device)
+        if len(_rows) > MOST_LAUNCHES:
+            _rows.pop(next(iter(_rows)))
+    return _rows[key][1](values)
+
+
+_rows: dict[Any, tuple[Program, launch.Launch]] = {}
