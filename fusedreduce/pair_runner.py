@@ -31,6 +31,7 @@ from fusedreduce.sizes import hint
 from fusedreduce.structure import Leaf
 
 Values = Mapping[str, Any]
+MOST_ONCE = 4096
 Tensors = dict[str, Tensor]
 
 
@@ -168,7 +169,8 @@ class PreparedPair:
             for n, gradient in found.items():
                 n = origin.get(n, n)
                 answer[n] = answer[n] + gradient if n in answer else gradient
-            return {n: g.to(values[n].dtype) for n, g in answer.items()}
+            return {n: g if g.dtype == (d := values[n].dtype) else g.to(d)
+                    for n, g in answer.items()}  # fmt: skip
 
         if not self.depth:
             return run
@@ -238,12 +240,25 @@ class PairRunner(Runner):
     task: PairTask  # type: ignore[assignment]  # it is not traced as rows are
     operator: str = "pairs"
     pairs: dict[Any, Pair] = field(default_factory=dict)
+    once: dict[int, None] = field(default_factory=dict)  # hashes of what came once
 
     def __call__(self, values: Values, impl: str | None, trust: bool = False) -> Any:
         """NOTE: on the meta device there are shapes alone, and the operators know those."""
         if values["q"].is_meta and impl != "eager" and not is_noting():
             return self.in_operators(values, impl, trust)
         return super().__call__(values, impl, trust)
+
+    def keeps(self, key: Any) -> bool:
+        """From the second time on: a sequence that grows has each length once, and Python's
+        collector would walk through what was kept of them all."""
+        again = hash(key)
+        if again in self.once:
+            del self.once[again]
+            return True
+        self.once[again] = None
+        if len(self.once) > MOST_ONCE:
+            self.once.pop(next(iter(self.once)))
+        return False
 
     def widths(self, values: Values) -> tuple[Any, ...]:
         """What a pair holds for: dtypes and widths; not how long anything is, nor how it lies."""

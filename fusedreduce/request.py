@@ -36,10 +36,7 @@ def require_served(values: Mapping[str, Any]) -> None:
 
 
 def one_device(values: Mapping[str, Any]) -> torch.device:
-    return same_device({n: v.device for n, v in values.items() if isinstance(v, torch.Tensor)})
-
-
-def same_device(devices: Mapping[str, torch.device]) -> torch.device:
+    devices = {n: v.device for n, v in values.items() if isinstance(v, torch.Tensor)}
     if len(set(devices.values())) > 1:
         raise DeviceError(
             message(
@@ -115,7 +112,12 @@ def watched(values: Mapping[str, Any]) -> bool:
     return (
         not PLAIN.issuperset(map(type, values.values()))
         and any(isinstance(v, torch.Tensor) and type(v) not in TENSORS for v in values.values())
-    ) or (
+    ) or looked_on()
+
+
+def looked_on() -> bool:
+    """A transform, a trace or a dispatch mode is around the call."""
+    return (
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0
         or torch.autograd.forward_ad._current_level >= 0

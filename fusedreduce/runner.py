@@ -17,7 +17,15 @@ from fusedreduce.keyed import Keyed
 from fusedreduce.operators import Found, found_in
 from fusedreduce.pipeline import Printed, Task, Traced, print_traced, trace_task
 from fusedreduce.program import Program
-from fusedreduce.request import choose, grads_of, key_of, one_device, require_served, watched
+from fusedreduce.request import (
+    choose,
+    grads_of,
+    key_of,
+    looked_on,
+    one_device,
+    require_served,
+    watched,
+)
 from fusedreduce.run import autograd, launch, tiles
 from fusedreduce.run.calls import Direct, Plan
 from fusedreduce.sizes import Sizes, hint
@@ -78,6 +86,11 @@ def is_noting() -> bool:
     return _noted.get() is not None
 
 
+def is_free() -> bool:
+    """Are calls run as they come: nobody traces, transforms or notes them?"""
+    return _noted.get() is None and pipeline.inside() is None and not looked_on()
+
+
 @contextmanager
 def noting() -> Iterator[list[Noted]]:
     """Inside, calls are noted instead of run: their results are empty tensors."""
@@ -113,7 +126,10 @@ class Runner:
             return self.task.eager(values)
         if watched(values):
             return self.in_operators(values, impl, trust)
-        ready = self.find(values, impl, trust)
+        return self.go(self.find(values, impl, trust), values)
+
+    def go(self, ready: Prepared, values: Mapping[str, Any]) -> Any:
+        """A prepared call where nobody looks on."""
         wanted = grads_of(values)
         if not wanted:
             return rebuild(ready.structure, ready.run(values))
@@ -202,21 +218,27 @@ class Runner:
 
     def find(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
         try:
-            key = (impl, trust, *self.key(values))
+            key = self.key(values, impl, trust)
         except RuntimeError:  # a tensor without strides
             require_served(values)
             raise
         ready = self.prepared.get(key)
         if ready is None:
             with pipeline.ONE_AT_A_TIME:
-                ready = self.prepared[key] = self.prepare(values, impl, trust)
+                ready = self.prepare(values, impl, trust)
+            if self.keeps(key):
+                self.prepared[key] = ready
             if len(self.prepared) > MOST_PREPARED:
                 self.prepared.popitem(last=False)
         return ready
 
-    def key(self, values: Mapping[str, Any]) -> tuple[Any, ...]:
+    def key(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> tuple[Any, ...]:
         """What a prepared call may be used again for."""
-        return (*(key_of(v) for v in values.values()), *values)
+        return (impl, trust, *map(key_of, values.values()), *values)
+
+    def keeps(self, key: Any) -> bool:
+        """Is what was prepared worth keeping? It took a trace, a plan and a print."""
+        return True
 
     def prepare(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Prepared:
         """Down the page once: which implementation, and everything it needs."""

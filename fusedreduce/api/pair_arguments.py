@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -21,7 +20,7 @@ from fusedreduce.ir.expr import substitute
 from fusedreduce.masks import Mask, Score, from_anything
 from fusedreduce.masks import score as score_of
 from fusedreduce.masks.sources import joined
-from fusedreduce.request import TENSORS, same_device
+from fusedreduce.request import one_device
 
 WIDEST = 512  # of q, k and v
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -44,9 +43,7 @@ def queries_keys(what: str, q: Any, k: Any, v: Any) -> tuple[Tensor, Tensor, Ten
         to = torch.get_autocast_dtype(device)
         given = {n: t.to(to) if t.is_floating_point() and t.dtype != torch.float64 else t
                  for n, t in given.items()}  # fmt: skip
-    made = tuple([(n, t.shape, t.dtype, t.device) for n, t in given.items()])
-    plain = type(q) in TENSORS and type(k) in TENSORS  # torch's symbols are no keys
-    (_fit if plain else _fit.__wrapped__)(what, made)
+    _fit(what, given)
     return given["q"], given["k"], given.get("v")
 
 
@@ -63,10 +60,10 @@ def _no_tensor(what: str, name: str, t: Any) -> FusedReduceError:
     )  # fmt: skip
 
 
-@lru_cache(maxsize=1024)
-def _fit(what: str, given: tuple[tuple[str, torch.Size, torch.dtype, torch.device], ...]) -> None:
+def _fit(what: str, given: Mapping[str, Tensor]) -> None:
     """Is each 4-dimensional, all on one device, of one dtype, of sizes that fit?"""
-    for name, shape, *_ in given:
+    shapes = {n: t.shape for n, t in given.items()}
+    for name, shape in shapes.items():
         if len(shape) != 4:
             raise ShapeError(
                 message(
@@ -77,9 +74,9 @@ def _fit(what: str, given: tuple[tuple[str, torch.Size, torch.dtype, torch.devic
                     "takes any number of batch dimensions",
                 )
             )
-    same_device({n: device for n, *_, device in given})
-    _same_dtype(what, {n: dtype for n, _, dtype, _ in given})
-    _shapes(what, {n: shape for n, shape, *_ in given})
+    one_device(given)
+    _same_dtype(what, {n: t.dtype for n, t in given.items()})
+    _shapes(what, shapes)
 
 
 def _same_dtype(what: str, given: Mapping[str, torch.dtype]) -> None:

@@ -15,11 +15,16 @@ def layout_of(t: Tensor) -> list[int] | None:
     no stride of its own.
     """
     step = LINE // t.element_size()
-    strides, shape = [*t.stride()], t.shape
+    shape, strides = t.shape, [*t.stride()]
     if strides[3] != 1 and shape[3] > 1:
         return None
-    strides = [step if n == 1 else s for s, n in zip(strides[:3], shape, strict=False)]
-    return [*strides, 1] if all(s > 0 and s % step == 0 for s in strides) else None
+    strides[3] = 1
+    for k in range(3):
+        if shape[k] == 1:
+            strides[k] = step
+        elif strides[k] <= 0 or strides[k] % step:
+            return None
+    return strides
 
 
 def served(t: Tensor) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
@@ -26,15 +27,38 @@ from fusedreduce.run import launch
 from fusedreduce.run.pair_inputs import PairInputs
 
 Tile = tuple[int, int, int, int]  # queries, keys, warps, stages
+_LIES = re.compile(r"_(stride|size)_\d+$")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Loaded:
     """A printed kernel with its plan, as a function of Triton."""
 
     kernel: PrintedKernel
     plan: PairPlan
     function: Any
+
+    def __post_init__(self) -> None:
+        self.builds: dict[Any, dict[Any, Any]] = {}
+
+    @cached_property
+    def places(self) -> dict[str, list[tuple[int, str]]]:
+        """Where arguments are, and what comes there.
+
+        "ptr"     the tensors that are read or written by address
+        <operand> the parts of its width that are read by a descriptor
+        "stride"  strides and sizes of tensors; "", lengths, offsets and numbers
+        """
+        found: dict[str, list[tuple[int, str]]] = {"ptr": [], "stride": [], "": []}
+        for place, name in enumerate(self.kernel.arguments):
+            operand, tile, part = name.partition("_desc")
+            if tile:
+                found.setdefault(operand, []).append((place, part[1:] or "0"))
+            elif name.endswith("_ptr"):
+                found["ptr"].append((place, name.removesuffix("_ptr")))
+            else:
+                found["stride" if _LIES.search(name) else ""].append((place, name))
+        return found
 
     @cached_property
     def constants(self) -> tuple[Any, ...]:

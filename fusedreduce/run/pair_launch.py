@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -43,9 +43,9 @@ class PairLaunch:
     pointers, blocks, numbers   their places, and what comes there
     copied    the operands that lie as the hardware cannot read them
 
-    Triton specialises a build to which addresses are multiples of 16, and to which integers need 64
-    bits; everything else it looks at stays. So `built` keeps one build for each pattern of these,
-    and a call whose pattern was seen goes straight to it.
+    Triton specialises a build to which addresses are multiples of 16, to which integers need 64
+    bits, and to strides and sizes of tables. So `built` keeps one build for each pattern of
+    addresses and offsets, for all lengths, and a call whose pattern was seen goes straight to it.
     """
 
     ready: Loaded
@@ -57,11 +57,12 @@ class PairLaunch:
     blocks: tuple[Blocks, ...]
     numbers: tuple[tuple[int, str], ...]
     copied: Mapping[str, Any]
-    built: dict[Any, Any] = field(default_factory=dict)
+    built: dict[Any, Any]
 
     def __post_init__(self) -> None:
         self.plan = self.ready.plan
         self.listed = any(name.endswith("_counts") for _, name in self.pointers)
+        self.rounds = any(a.written != a.dtype for a in self.made)
 
     def __call__(self, tensors: Values, numbers: Mapping[str, Any]) -> dict[str, Tensor]:
         """The tensors that the kernel writes, by name."""
@@ -81,7 +82,7 @@ class PairLaunch:
                     self.launch(found, numbers)
         except Exception as error:
             raise self.failed(error) from error
-        if launch.interpreting():
+        if self.rounds:
             return {a.name: made[a.name].to(a.dtype) for a in self.made}
         return made
 
@@ -102,13 +103,13 @@ class PairLaunch:
             pattern = wide, *[given[place] % LINE == 0 for place, _ in self.pointers]
         build = self.built.get(pattern)
         if build is not None:
-            build(*given, *self.ready.constants)
+            build[(self.programs, 1, 1)](*given, *self.ready.constants)
             return
         for place, name in self.pointers:
             given[place] = tensors[name]
         made = self.ready.function[(self.programs,)](*given, **self.ready.options)
         if made is not None:  # the interpreter builds nothing
-            self.built[pattern] = made[(self.programs, 1, 1)]
+            self.built[pattern] = made
 
     def failed(self, error: Exception) -> BackendError:
         name = self.ready.kernel.name
@@ -134,38 +135,45 @@ def prepare(
     made      shape and dtype of what is written
     operands  what is read in tiles: q, k, v and vectors; `read` names what is read by address
     """
-    plan = ready.plan
-    copied = {n: f for n, t in operands.items() if (f := copying(t, plan.descriptors))}
-    operands = {n: copied[n](t) if n in copied else t for n, t in operands.items()}
-    integers = inputs.sizes() | inputs.integers()
-    integers |= {"H": inputs.q.shape[1], "group": inputs.group}
-    integers["together"] = heads_together(inputs, plan.direction == "keys")
-    for n, t in operands.items():
-        integers |= {f"{n}_stride_{k}": t.stride(k) for k in range(3)}
+    by_tiles, copied, blocks = ready.plan.descriptors, {}, []
+    integers = integers_of(inputs, ready)
     known = {n.replace(".", "_"): n for n in (*made, *operands, *read)}
-    given: list[Any] = []
-    pointers, blocks, numbers = [], [], []
-    for place, name in enumerate(ready.kernel.arguments):
-        operand, _, part = name.partition("_desc")
-        given.append(None)
-        if operand != name:
-            t = operands[known[operand]]
-            width = chunks(t.shape[3])[int(part[1:] or 0)]
-            rows = plan.KEYS if operand in ("k", "v") else plan.QUERIES
-            strides = layout_of(t)
-            assert strides is not None, name
-            blocks.append(Blocks(place, known[operand], [*t.shape], strides, [1, 1, rows, width]))
-        elif name.endswith("_ptr"):
-            name = name.removesuffix("_ptr")
-            pointers.append((place, known.get(name, name)))
-        elif name in inputs.numbers or name in OFFSETS:
-            numbers.append((place, name))
+    for n, t in operands.items():
+        copy = copying(t, by_tiles)
+        if copy is not None:
+            copied[n], t = copy, copy(t)
+        if by_tiles:
+            blocks += blocks_of(ready, n, t)
         else:
-            given[place] = integers[name]
+            integers |= {f"{n}_stride_{k}": s for k, s in enumerate(t.stride()[:3])}
+    given = [integers.get(a) for a in ready.kernel.arguments]
+    pointers = [(place, known.get(n, n)) for place, n in ready.places["ptr"]]
+    numbers = [(place, n) for place, n in ready.places[""] if given[place] is None]
+    fixed = (inputs.q.device, *[given[place] for place, _ in ready.places["stride"]])
     return PairLaunch(
         ready, programs, inputs.q.device, tuple(allocation(n, *m) for n, m in made.items()),
         given, tuple(pointers), tuple(blocks), tuple(numbers), copied,
+        ready.builds.setdefault(fixed, {}),
     )  # fmt: skip
+
+
+def blocks_of(ready: Loaded, name: str, t: Tensor) -> list[Blocks]:
+    """The blocks of an operand: one descriptor for each part of its width."""
+    places = ready.places.get(name.replace(".", "_"), ())
+    widths, strides = chunks(t.shape[3]), layout_of(t)
+    rows = ready.plan.KEYS if name in ("k", "v") else ready.plan.QUERIES
+    assert strides is not None, name
+    return [Blocks(place, name, [*t.shape], strides, [1, 1, rows, widths[int(part)]])
+            for place, part in places]  # fmt: skip
+
+
+def integers_of(inputs: PairInputs, ready: Loaded) -> dict[str, int]:
+    """Lengths, heads and how tables lie: what does not change from call to call."""
+    found = inputs.integers() if inputs.tables else {}
+    found |= {"Sq": inputs.q.shape[2], "Sk": inputs.k.shape[2]}
+    found |= {"H": inputs.q.shape[1], "group": inputs.group}
+    found["together"] = heads_together(inputs, ready.plan.direction == "keys")
+    return found
 
 
 def allocation(name: str, shape: torch.Size, dtype: torch.dtype) -> Allocation:
