@@ -15,7 +15,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +25,7 @@ import torch
 import torch.nn.functional as F
 
 from fusedreduce import attention, masks, ops
-from fusedreduce.run import launch
+from fusedreduce.run import driver, launch
 
 CALLS = 100  # in a row, of one round
 WAYS = ("forward", "forward with a graph", "backward")
@@ -112,7 +112,10 @@ def without_kernels() -> AbstractContextManager[Any]:
     if DEVICE.type == "cuda":
         return nullcontext()
     module = lambda kernel: SimpleNamespace(**{kernel.name: Nothing()}, __file__="")
-    return patch.multiple(launch, load=module, interpreting=lambda: True)
+    stack = ExitStack()
+    stack.enter_context(patch.object(launch, "load", module))
+    stack.enter_context(patch.object(driver, "interpreting", lambda: True))
+    return stack
 
 
 # ---- measuring ---------------------------------------------------------------------------------

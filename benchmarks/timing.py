@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from fusedreduce.run.launch import triton_version
+from fusedreduce.run.driver import triton_version
 
 Call = Callable[[], object]
 CACHE = 256 << 20  # bytes: more than the L2 cache of any GPU, written before each call

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fusedreduce.errors import DeviceError, DtypeError, OperandError, OptionError, message
-from fusedreduce.run import launch
+from fusedreduce.run import driver
 
 IMPLEMENTATIONS = (None, "eager", "tiles", "triton", "gluon")
 
@@ -91,7 +91,7 @@ def choose(impl: str | None, device: torch.device) -> str:
                 do='choose impl="triton"',
             )
         )
-    if impl == "triton" and device.type != "cuda" and not launch.interpreting():
+    if impl == "triton" and device.type != "cuda" and not driver.interpreting():
         raise DeviceError(
             message(
                 f'impl="triton" on {device.type} tensors',

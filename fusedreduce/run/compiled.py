@@ -18,7 +18,7 @@ from fusedreduce.plan.layout import Layout
 from fusedreduce.plan.pairs import PairPlan, chunks
 from fusedreduce.plan.rows import RowPlan
 from fusedreduce.program import Program
-from fusedreduce.run import launch
+from fusedreduce.run import driver, launch
 
 TYPES = {
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "bool": "i1",
@@ -120,11 +120,11 @@ def built(
     kernel: PrintedKernel, given: Argument, options: Mapping[str, int], capability: int
 ) -> Needs:
     """Compile, then read; `BackendError` where Triton is missing, interprets, or gives up."""
-    if launch.interpreting():
+    if driver.interpreting():
         raise BackendError(message("Triton interprets here: TRITON_INTERPRET=1 is set"))
     function = getattr(launch.load(kernel), kernel.name)
     try:
-        return read(launch.compiled(function, *given, options, capability))
+        return read(driver.compiled(function, *given, options, capability))
     except Exception as error:
         told = str(error).strip().partition("\n")[0]
         raise BackendError(
@@ -138,7 +138,7 @@ def read(binary: Any) -> Needs:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(binary.asm["cubin"])
         file.flush()
-        command = [str(launch.reading_tool()), "--dump-resource-usage", file.name]
+        command = [str(driver.reading_tool()), "--dump-resource-usage", file.name]
         text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = re.search(r"REG:(\d+) STACK:(\d+)", text)
     if not found:

@@ -1,14 +1,12 @@
-"""Launching printed kernels: the only door to Triton."""
+"""Launching printed row kernels: prepared once for shapes and strides, then by addresses."""
 
 from __future__ import annotations
 
-import os
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from math import prod
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -21,84 +19,12 @@ from fusedreduce.kernels.rows import PrintedKernel
 from fusedreduce.plan.layout import Layout, contiguous
 from fusedreduce.plan.rows import RowPlan
 from fusedreduce.program import Input, Output, Program
-from fusedreduce.run import cache
+from fusedreduce.run import cache, driver
 from fusedreduce.version import __version__
 
 
-def triton_version() -> str:
-    """The installed Triton's version; BackendError when there is none."""
-    try:
-        import triton
-    except ImportError as error:
-        raise BackendError(
-            message(
-                "Triton is not installed",
-                expected="triton >= 3.6",
-                do='install it, or choose impl="tiles" or impl="eager"',
-            )
-        ) from error
-    return str(triton.__version__)
-
-
-@lru_cache(maxsize=1)
-def _descriptor_type() -> Any:
-    from triton.tools.tensor_descriptor import TensorDescriptor
-
-    return TensorDescriptor
-
-
-def tensor_descriptor(
-    base: torch.Tensor, shape: list[int], strides: list[int], block: list[int]
-) -> Any:
-    """Blocks of a tensor as the hardware copies them.
-
-    NOTE: without the checks of its constructor (4 us of 7): `descriptors.served` made them.
-    """
-    kind = _descriptor_type()
-    made = kind.__new__(kind)
-    made.base, made.shape, made.strides, made.block_shape = base, shape, strides, block
-    return made
-
-
-def compiled(
-    function: Any,
-    signature: Mapping[str, str],
-    constants: Mapping[str, Any],
-    aligned: Sequence[str],
-    options: Mapping[str, int],
-    capability: int,
-) -> Any:
-    """A kernel built ahead of time for an NVIDIA architecture, 90 for sm_90; no GPU is needed.
-
-    aligned   the arguments that are multiples of 16
-    """
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler.compiler import ASTSource
-
-    order = {name: k for k, name in enumerate(function.arg_names)}
-    source = ASTSource(
-        function,
-        {**signature, **dict.fromkeys(constants, "constexpr")},
-        constexprs=dict(constants),
-        attrs={(order[n],): [["tt.divisibility", 16]] for n in aligned},
-    )
-    return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=dict(options))
-
-
-def reading_tool() -> Path:
-    """The program that reads machine code, as it comes with Triton."""
-    import triton.backends.nvidia as nvidia
-
-    return Path(nvidia.__file__).parent / "bin" / "cuobjdump"
-
-
-def interpreting() -> bool:
-    return os.environ.get("TRITON_INTERPRET") == "1"
-
-
 def load(kernel: PrintedKernel) -> ModuleType:
-    return cache.load(kernel.name, kernel.source, (__version__, triton_version()))
+    return cache.load(kernel.name, kernel.source, (__version__, driver.triton_version()))
 
 
 @dataclass(frozen=True)
@@ -200,7 +126,7 @@ class Launch:
         except Exception as error:
             raise self.failed(error) from error
         if build is not None:  # the interpreter builds nothing
-            self.built[aligned] = build[self.grid]
+            self.built[aligned] = driver.launcher(build, self.grid, self.device.index)
 
     def failed(self, error: Exception) -> BackendError:
         """Point home: the printed file, the declaration, the plan."""
@@ -306,7 +232,7 @@ def allocations(program: Program, shares: int, held: Mapping[str, Pack]) -> tupl
     found: dict[str, Allocation] = {}
     for o in program.outputs:
         dtype = getattr(torch, o.dtype)
-        written = torch.float32 if interpreting() and dtype == torch.bfloat16 else dtype
+        written = torch.float32 if driver.interpreting() and dtype == torch.bfloat16 else dtype
         pack = held.get(o.name)
         name = o.name if pack is None else pack.name
         shape = shape_of(program, o.name, shares) if pack is None else pack.shape

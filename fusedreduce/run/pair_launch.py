@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from fusedreduce.errors import BackendError, message
 from fusedreduce.plan.pairs import chunks
-from fusedreduce.run import launch
+from fusedreduce.run import driver
 from fusedreduce.run.descriptors import LINE, aligned, layout_of, padded
 from fusedreduce.run.launch import Allocation
 from fusedreduce.run.pair_inputs import PairInputs
@@ -21,17 +22,26 @@ from fusedreduce.run.pair_kernels import Loaded
 Values = Mapping[str, Tensor]
 CACHE = 2**25  # bytes of the second-level cache that the heads running side by side may fill
 OFFSETS = ("q_offset", "k_offset")
+MOST_ADDRESSES = 64  # whose descriptors are kept, of one operand
 
 
-@dataclass(frozen=True)
+@dataclass
 class Blocks:
-    """A tensor descriptor but for its address: blocks of a tensor as the hardware copies them."""
+    """A tensor descriptor but for its address: blocks of a tensor as the hardware copies them.
+
+    encoded   what a launcher gets for it, by address
+    """
 
     place: int
     tensor: str
     shape: list[int]
     strides: list[int]
     block: list[int]
+    encoded: dict[int, list[Any]] = field(default_factory=dict)
+
+    def of(self, t: Tensor) -> Any:
+        t = t if t.data_ptr() % LINE == 0 else aligned(t)
+        return driver.tensor_descriptor(t, self.shape, self.strides, self.block)
 
 
 @dataclass
@@ -57,7 +67,7 @@ class PairLaunch:
     blocks: tuple[Blocks, ...]
     numbers: tuple[tuple[int, str], ...]
     copied: Mapping[str, Any]
-    built: dict[Any, Any]
+    built: dict[Any, tuple[Any, driver.Straight | None]]
 
     def __post_init__(self) -> None:
         self.plan = self.ready.plan
@@ -91,17 +101,18 @@ class PairLaunch:
         for place, name in self.pointers:
             given[place] = address = tensors[name].data_ptr()
             odd |= address
-        for b in self.blocks:
-            t = tensors[b.tensor]
-            t = t if t.data_ptr() % LINE == 0 else aligned(t)
-            given[b.place] = launch.tensor_descriptor(t, b.shape, b.strides, b.block)
         for place, name in self.numbers:
             given[place] = number = numbers[name]
             wide = 2 * wide + (name in OFFSETS and not -(2**31) <= number < 2**31)
         pattern: Any = wide
         if odd % LINE:
             pattern = wide, *[given[place] % LINE == 0 for place, _ in self.pointers]
-        build = self.built.get(pattern)
+        build, straight = self.built.get(pattern, (None, None))
+        if straight is not None and straight.is_free:
+            self.straight(straight, tensors, given)
+            return
+        for b in self.blocks:
+            given[b.place] = b.of(tensors[b.tensor])
         if build is not None:
             build[(self.programs, 1, 1)](*given, *self.ready.constants)
             return
@@ -109,7 +120,27 @@ class PairLaunch:
             given[place] = tensors[name]
         made = self.ready.function[(self.programs,)](*given, **self.ready.options)
         if made is not None:  # the interpreter builds nothing
-            self.built[pattern] = made
+            self.built[pattern] = made, driver.straight(made)
+
+    def straight(self, launcher: driver.Straight, tensors: Values, given: list[Any]) -> None:
+        """The last descriptor first: each takes several places in what the launcher gets."""
+        copies = []  # they must live until the launch
+        for which in range(len(self.blocks) - 1, -1, -1):
+            b = self.blocks[which]
+            t = tensors[b.tensor]
+            address = t.data_ptr()
+            found = b.encoded.get(address)
+            if found is None:
+                made = b.of(t)
+                found = launcher.encoded(which, made)
+                if made.base is not t:
+                    copies.append(made.base)
+                elif len(b.encoded) < MOST_ADDRESSES:
+                    b.encoded[address] = found
+                else:
+                    b.encoded = {address: found}
+            given[b.place : b.place + 1] = found
+        launcher(self.programs, self.device.index, (*given, *self.ready.constants))
 
     def failed(self, error: Exception) -> BackendError:
         name = self.ready.kernel.name
@@ -149,6 +180,7 @@ def prepare(
     given = [integers.get(a) for a in ready.kernel.arguments]
     pointers = [(place, known.get(n, n)) for place, n in ready.places["ptr"]]
     numbers = [(place, n) for place, n in ready.places[""] if given[place] is None]
+    blocks.sort(key=attrgetter("place"))
     fixed = (inputs.q.device, *[given[place] for place, _ in ready.places["stride"]])
     return PairLaunch(
         ready, programs, inputs.q.device, tuple(allocation(n, *m) for n, m in made.items()),
@@ -178,13 +210,13 @@ def integers_of(inputs: PairInputs, ready: Loaded) -> dict[str, int]:
 
 def allocation(name: str, shape: torch.Size, dtype: torch.dtype) -> Allocation:
     """NOTE: Triton's interpreter truncates to bfloat16 (3.6 to 3.9): torch rounds instead."""
-    rounds = launch.interpreting() and dtype == torch.bfloat16
+    rounds = driver.interpreting() and dtype == torch.bfloat16
     return Allocation(name, tuple(shape), dtype, torch.float32 if rounds else dtype)
 
 
 def copying(t: Tensor, descriptors: bool) -> Any:
     """How an operand is copied to where the kernel can read it; None where it lies well."""
-    if launch.interpreting() and t.dtype == torch.bfloat16:
+    if driver.interpreting() and t.dtype == torch.bfloat16:
         return _float  # NOTE: Triton's interpreter has no descriptors of bfloat16 (3.6 to 3.7)
     if descriptors:
         return None if layout_of(t) is not None else padded

@@ -73,13 +73,13 @@ DOORS = {
     "sympy": "laws.symbols",
     "mpmath": "laws.refute",
     "numpy": "laws.edges",
-    "triton": "run.launch",
+    "triton": "run.driver",
     "typer": "__main__",
 }
 
 # Imports inside functions: each keeps `import fusedreduce` free of a heavy package.
 LATE = {
-    "run.launch": ("triton",),
+    "run.driver": ("triton",),
     "pipeline": ("laws",),
     "api.laws": ("laws",),
 }

@@ -85,7 +85,7 @@ def test_floors_stand_on_lower_floors() -> None:
         ("run/eager.py", "from . import tiles", "is not for run.eager"),
         ("ops/softmax.py", "from ..run import tiles", "is not for ops"),
         ("api.py", "def f():\n    from .pipeline import prove", "inside a function"),
-        ("api.py", "import importlib\nimportlib.import_module('triton')", "one door, run.launch"),
+        ("api.py", "import importlib\nimportlib.import_module('triton')", "one door, run.driver"),
         ("cellar.py", "", "stands on no floor"),
     ],
 )
@@ -99,7 +99,10 @@ def test_a_wrong_import_is_seen(file: str, source: str, part: str) -> None:
     [
         ("ir/ops.py", "from . import expr\nfrom ..errors import message\nimport math"),
         ("declare/fields.py", "import torch\nfrom .. import trace\nfrom .record import Record"),
-        ("run/launch.py", "def f():\n    import triton\n    from triton.compiler import ASTSource"),
+        (
+            "run/driver.py",
+            "def f():\n    import triton\n    from triton.compiler import ASTSource",
+        ),
         ("ops/softmax.py", "from ..run import eager\nfrom ..api import fuse\nimport torch"),
         ("__init__.py", "from . import masks, ops\nfrom .api import reduce"),
         ("__main__.py", "import typer\nfrom . import api"),
