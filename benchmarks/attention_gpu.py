@@ -1,12 +1,13 @@
 """Attention forward and backward on one GPU, beside SDPA flash and cuDNN and FlexAttention.
 
     python benchmarks/attention_gpu.py [--results FILE] [--parts forward,backward,...]
-        [--shapes TEXT,...] [--peers NAME,...] [--budget MS] [--check]
+        [--shapes TEXT,...] [--peers NAME,...] [--budget MS] [--graphs] [--check]
 
 --shapes takes the cases whose name holds one of the texts ("S2048", "D64 causal"), --parts some of
     forward backward causal window decode memory
 and FILE grows: a part that is run later is added below. Before it is timed each implementation is
-compared with float32 mathematics on one head; ours must be right, or the exit code is 1. --check
+compared with float32 mathematics on one head; ours must be right, or the exit code is 1. --graphs
+replays each call from a CUDA graph: the device's time alone, without what the host takes. --check
 runs every part tiny, on the CPU, where ours are tiles in PyTorch.
 """
 
@@ -16,6 +17,7 @@ import argparse
 import gc
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -56,6 +58,7 @@ class Session:
     page: Page
     budget: float
     peers: str
+    graphs: bool = False
     wrong: list[str] = field(default_factory=list)
 
     @property
@@ -82,6 +85,11 @@ class Times:
 
 def measured(s: Session, case: Case, backward: bool, peers: str | None = None) -> Times:
     """Every implementation, those that are right, interleaved."""
+    with torch.cuda.stream(torch.cuda.Stream()) if s.graphs else nullcontext():
+        return on_this_stream(s, case, backward, peers)
+
+
+def on_this_stream(s: Session, case: Case, backward: bool, peers: str | None) -> Times:
     inputs = case.inputs(s.device, backward)
     up = torch.randn_like(inputs[0]) if backward else None
     right = Right.of(case, inputs, up)
@@ -91,6 +99,7 @@ def measured(s: Session, case: Case, backward: bool, peers: str | None = None) -
         try:
             call, found = prepared(case, name, make, inputs, up, s.device)
             told = right.complaint(found)
+            call = replayed(call) if s.graphs and not told else call
         except Exception as reason:  # a peer that cannot is told in its cell; ours never hides
             told = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0][:60]}"
         if not told:
@@ -122,6 +131,22 @@ def prepared(
     return lambda: torch.autograd.grad(out, given, up, retain_graph=True), found
 
 
+def replayed(call: Callable[[], object]) -> Callable[[], object]:
+    """The call as a CUDA graph, captured on the stream of its forward."""
+    for _ in range(3):
+        call()
+    torch.cuda.current_stream().synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
+        made = call()
+
+    def replay(held: object = (call, made)) -> object:  # what it reads and makes must live on
+        graph.replay()
+        return held
+
+    return replay
+
+
 def inference(function: Callable, given: Sequence[Tensor]) -> Callable[[], object]:
     def run() -> object:
         with torch.no_grad():
@@ -141,6 +166,7 @@ def released(device: torch.device) -> None:
 
 def rates(s: Session, cases: Sequence[Case], backward: bool) -> None:
     way = "Backward" if backward else "Forward"
+    way += ", replayed from CUDA graphs" * s.graphs
     s.page.table(f"{way}, TFLOP/s", ["case", *s.names, "ours / best peer"])
     for case in cases:
         times = measured(s, case, backward)
@@ -259,6 +285,7 @@ def main() -> int:
     parser.add_argument("--shapes", default="", help="parts of the names of cases")
     parser.add_argument("--peers", default="", help="names; FlashAttention-4 if installed")
     parser.add_argument("--budget", type=float, default=60.0, help="ms an implementation and case")
+    parser.add_argument("--graphs", action="store_true", help="CUDA graphs: no host time")
     parser.add_argument("--check", action="store_true", help="everything tiny, on the CPU")
     options = parser.parse_args()
     device = torch.device("cpu" if options.check else "cuda")
@@ -269,7 +296,8 @@ def main() -> int:
     if options.check:
         cases = list(dict.fromkeys(cases))
     page = Page.started(options.results, "Attention, bfloat16", device, NOTES)
-    s = Session(device, page, 1.0 if options.check else options.budget, options.peers)
+    budget = 1.0 if options.check else options.budget
+    s = Session(device, page, budget, options.peers, options.graphs)
     parts = {
         "forward": lambda: rates(s, cases, backward=False),
         "backward": lambda: rates(s, cases, backward=True),
