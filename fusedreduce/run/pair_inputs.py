@@ -51,10 +51,10 @@ class PairInputs:
             found |= {f"{name}_size_{k}": n for k, n in enumerate(t.shape)}
         return found
 
-    def empty(self, pair: Pair) -> dict[str, Tensor]:
-        """Memory for the results of a pair."""
+    def empty(self, pair: Pair, splits: int = 1) -> dict[str, Tensor]:
+        """Memory for the results of a pair; those of several splits of the keys side by side."""
         made = {}
         for r in pair.results:
-            shape = (*self.rows, pair.DV) if r.vector else self.rows
+            shape = (*self.rows, *[splits] * (splits > 1), *[pair.DV] * r.vector)
             made[r.name] = torch.empty(shape, dtype=getattr(torch, r.dtype), device=self.q.device)
         return made

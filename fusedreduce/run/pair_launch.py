@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +17,7 @@ from fusedreduce.kernels.rows import print_rows
 from fusedreduce.pair import Pair
 from fusedreduce.plan import rows as row_plans
 from fusedreduce.plan.layout import layout
-from fusedreduce.plan.pairs import chunks
+from fusedreduce.plan.pairs import PairPlan, chunks
 from fusedreduce.program import Program
 from fusedreduce.run import launch, pair_gradients
 from fusedreduce.run.descriptors import descriptor
@@ -33,6 +34,7 @@ from fusedreduce.run.pair_kernels import (
     precision,
 )
 from fusedreduce.run.pair_packing import packed, packs, unpacked
+from fusedreduce.run.pair_splits import merged_splits, number_of_splits, pair_of_states
 
 Values = Mapping[str, Tensor]
 MOST_LAUNCHES = 256
@@ -47,15 +49,24 @@ def forward(pair: Pair, inputs: PairInputs, tile: Tile | None = None) -> dict[st
     if packs(pair, inputs):
         found = forward(*packed(pair, inputs), tile)
         return {n: unpacked(t, inputs) for n, t in found.items()}
-    made = written(inputs.empty(pair))
-    positive = tuple(n for n, v in inputs.numbers.items() if v > 0)
     plan = plan_of(pair, "forward", capability(inputs), tile)
-    blocks = blocks_of(pair, inputs, plan)
+    splits = number_of_splits(inputs, plan)
+    if splits > 1:
+        states = launched(pair_of_states(pair), inputs, plan, splits)
+        return merged_splits(pair, states, rows_by_kernel)
+    return launched(pair, inputs, plan)
+
+
+def launched(pair: Pair, inputs: PairInputs, plan: PairPlan, splits: int = 1) -> dict[str, Tensor]:
+    """The results by one launch; those of several splits of the keys side by side."""
+    made = written(inputs.empty(pair, splits))
+    positive = tuple(n for n, v in inputs.numbers.items() if v > 0)
+    blocks = replace(blocks_of(pair, inputs, plan), splits=splits > 1)
     ready = forward_kernel(pair, plan, blocks, positive, precision(pair))
     tensors = operands(inputs) | pointers(made) | pointers(inputs.tables)
     tensors |= listed(pair, inputs, plan) if blocks.lists else {}
     batch, heads, length = inputs.rows
-    run(ready, inputs, tensors, tiles_of(length, plan.QUERIES) * batch * heads)
+    run(ready, inputs, tensors, tiles_of(length, plan.QUERIES) * batch * heads, splits)
     return rounded(made, {r.name: r.dtype for r in pair.results})
 
 
@@ -172,9 +183,10 @@ def rounded(made: dict[str, Tensor], dtypes: Mapping[str, str]) -> dict[str, Ten
     return {n: t.to(getattr(torch, dtypes[n])) for n, t in made.items()}
 
 
-def run(ready: Loaded, inputs: PairInputs, tensors: Values, programs: int) -> None:
+def run(ready: Loaded, inputs: PairInputs, tensors: Values, programs: int, splits: int = 1) -> None:
     """One launch of a kernel on the stream and device of the inputs."""
-    integers = inputs.sizes() | {"H": inputs.q.shape[1], "group": inputs.group}
+    integers = inputs.sizes() | {"H": inputs.q.shape[1], "group": inputs.group, "splits": splits}
+    programs *= splits
     integers["together"] = heads_together(inputs, ready.plan.direction == "keys")
     if inputs.tables:
         integers |= inputs.integers()
