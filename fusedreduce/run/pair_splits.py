@@ -72,9 +72,11 @@ def merged_splits(pair: Pair, states: Mapping[str, Tensor], run: Run) -> dict[st
 
 @lru_cache(maxsize=256)
 def merging_program(pair: Pair, shape: tuple[int, ...]) -> Program:
-    """The merge of the splits as a row program: the rows are b, h, i and, of a vector, its width.
+    """The merge of the splits as a row program: its rows are b, h, i and, of vectors, their width.
 
     shape   (B, H, Sq, n), or (B, H, Sq, n, DV) where some slot is a vector
+
+    NOTE: beside vectors, a result that is one number is written by DV rows, the same one by each.
     """
     slots = pair_of_states(pair).results
     operands = tuple((r.name, var(r.name)) for r in slots)
