@@ -14,16 +14,15 @@ runs every part tiny, on the CPU, where ours are tiles in PyTorch.
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import torch
-from attention_peers import OURS, Case, Right, implementations, laid_out_for, slices
-from timing import Page, interleaved
-from torch import Tensor
+from attention_peers import OURS, Case, implementations
+from attention_times import Session, Times, measured, released
+from timing import Page, interleaved, replayed
 
 from fusedreduce.api.explain import noted
 from fusedreduce.plan.memory import AttentionMemory, size
@@ -40,7 +39,12 @@ SHAPES = (
 )  # fmt: skip
 LONG = Case(1, 16, 16, 16384, 128)
 MASKED = Case(2, 16, 16, 8192, 128)
-DECODE = Case(64, 32, 8, 8192, 128, Sq=1)
+DECODE = (
+    Case(64, 32, 8, 8192, 128, Sq=1), Case(8, 32, 8, 8192, 128, Sq=1),
+    Case(8, 32, 8, 32768, 128, Sq=1), Case(1, 32, 8, 8192, 128, Sq=1),
+    Case(1, 32, 8, 32768, 128, Sq=1), Case(1, 32, 8, 131072, 128, Sq=1),
+    Case(1, 8, 8, 131072, 128, Sq=1), Case(4, 8, 8, 16384, 128, Sq=16),
+)  # fmt: skip
 NOTES = (
     "bfloat16, random normal data. FLOPs: 4 B H S^2 D, half when causal; backward 2.5 times the "
     "forward. Each implementation was compared with float32 mathematics before it was timed: the "
@@ -48,117 +52,6 @@ NOTES = (
     "bfloat16, and one rounding. SDPA runs inside `sdpa_kernel` of one backend; FlexAttention is "
     "torch.compile(flex_attention, dynamic=False), its block mask built before.",
 )
-
-
-@dataclass
-class Session:
-    """What the parts share: the device, the page, how long to measure; what was found wrong."""
-
-    device: torch.device
-    page: Page
-    budget: float
-    peers: str
-    graphs: bool = False
-    wrong: list[str] = field(default_factory=list)
-
-    @property
-    def names(self) -> list[str]:
-        return list(implementations(self.device, self.peers))
-
-
-@dataclass(frozen=True)
-class Times:
-    """Milliseconds by implementation, and why the others have none."""
-
-    ms: dict[str, float]
-    failed: dict[str, str]
-
-    def cell(self, name: str, work: float) -> str:
-        """Work / s in units of 1e12 (TFLOP/s), or the reason."""
-        if name in self.failed:
-            return self.failed[name]
-        return f"{work / self.ms[name] / 1e9:.3g}" if work else f"{self.ms[name]:.3f} ms"
-
-
-# ---- one case ------------------------------------------------------------------------------------
-
-
-def measured(s: Session, case: Case, backward: bool, peers: str | None = None) -> Times:
-    """Every implementation, those that are right, interleaved."""
-    with torch.cuda.stream(torch.cuda.Stream()) if s.graphs else nullcontext():
-        return on_this_stream(s, case, backward, peers)
-
-
-def on_this_stream(s: Session, case: Case, backward: bool, peers: str | None) -> Times:
-    inputs = case.inputs(s.device, backward)
-    up = torch.randn_like(inputs[0]) if backward else None
-    right = Right.of(case, inputs, up)
-    calls: dict[str, Callable[[], object]] = {}
-    failed: dict[str, str] = {}
-    for name, make in implementations(s.device, s.peers if peers is None else peers).items():
-        try:
-            call, found = prepared(case, name, make, inputs, up, s.device)
-            told = right.complaint(found)
-            call = replayed(call) if s.graphs and not told else call
-        except Exception as reason:  # a peer that cannot is told in its cell; ours never hides
-            told = f"{type(reason).__name__}: {str(reason).strip().partition(chr(10))[0][:60]}"
-        if not told:
-            calls[name] = call
-            continue
-        failed[name] = told.replace("|", "/")
-        if name == OURS:
-            s.wrong.append(f"{case.name} {'backward' if backward else 'forward'}: {told}")
-    ms = interleaved(calls, s.device, s.budget)
-    del inputs, calls
-    released(s.device)
-    return Times(ms, failed)
-
-
-def prepared(
-    case: Case, name: str, make: Callable, inputs: Sequence[Tensor], up: Tensor | None,
-    device: torch.device,
-) -> tuple[Callable[[], object], tuple[Tensor, ...]]:  # fmt: skip
-    """What is timed, and one head of its results."""
-    function = make(case, device)
-    given = [laid_out_for(name, t) for t in inputs]
-    if up is None:
-        with torch.no_grad():
-            out = function(*given)
-        return inference(function, given), (slices(case, out, out, out)[0],)
-    out, up = function(*given), laid_out_for(name, up)
-    grads = torch.autograd.grad(out, given, up, retain_graph=True)
-    found = slices(case, out.detach(), out, out)[0], *slices(case, *grads)
-    return lambda: torch.autograd.grad(out, given, up, retain_graph=True), found
-
-
-def replayed(call: Callable[[], object]) -> Callable[[], object]:
-    """The call as a CUDA graph, captured on the stream of its forward."""
-    for _ in range(3):
-        call()
-    torch.cuda.current_stream().synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, stream=torch.cuda.current_stream()):
-        made = call()
-
-    def replay(held: object = (call, made)) -> object:  # what it reads and makes must live on
-        graph.replay()
-        return held
-
-    return replay
-
-
-def inference(function: Callable, given: Sequence[Tensor]) -> Callable[[], object]:
-    def run() -> object:
-        with torch.no_grad():
-            return function(*given)
-
-    return run
-
-
-def released(device: torch.device) -> None:
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
 
 
 # ---- the parts -----------------------------------------------------------------------------------
@@ -218,22 +111,45 @@ def window(s: Session, base: Case) -> None:
 
 def visited(case: Case, device: torch.device) -> float:
     """The fraction of blocks that the forward does not skip."""
+    return 1.0 - reported(case, device).share.saved
+
+
+def reported(case: Case, device: torch.device) -> Report:
     run = implementations(device)[OURS](case, device)
     (call,) = noted(run, *case.inputs(device))
-    return 1.0 - Report(call, target_of(call.values, None)).share.saved
+    return Report(call, target_of(call.values, None))
 
 
-def decode(s: Session, case: Case) -> None:
-    """One new token a sequence: the bytes of k and v, beside a copy that moves as many."""
-    moved = 2 * case.B * case.Hk * case.S * case.D * 2
-    s.page.table(f"Decode, {case.name}: GB/s of k and v, {size(moved)}", [*s.names, "copy"])
-    times = measured(s, case, backward=False)
-    source = torch.randn(moved // 4, device=s.device, dtype=torch.bfloat16)
-    into = torch.empty_like(source)
-    copy = interleaved({"copy": lambda: into.copy_(source)}, s.device, s.budget)["copy"]
-    cells = [times.failed.get(n) or f"{moved / times.ms[n] / 1e6:.0f} ({copy / times.ms[n]:.0%})"
-             for n in s.names]  # fmt: skip
-    s.page.row(*cells, f"{moved / copy / 1e6:.0f}")
+def decode(s: Session, cases: Sequence[Case]) -> None:
+    """One new token a sequence, or a few: the bytes of k and v, beside a copy that moves as many.
+
+    A copy of half as many bytes reads and writes as much as attention reads. Graphs are replayed:
+    the shortest of these take less time than a call takes on the host.
+    """
+    how = "replays of CUDA graphs" if s.device.type == "cuda" else "plain calls"
+    s.page.table(f"Decode, {how}: GB/s of k and v (part of the copy's)",
+                 ["case", "k and v", "splits", *s.names, "copy"])  # fmt: skip
+    for case in cases:
+        moved = 2 * case.B * case.Hk * case.S * case.D * 2
+        times = measured(s, case, backward=False, graphs=True)
+        source = torch.randn(moved // 4, device=s.device, dtype=torch.bfloat16)
+        into = torch.empty_like(source)
+        with torch.cuda.stream(torch.cuda.Stream()) if into.is_cuda else nullcontext():
+            run = replayed(lambda into=into, source=source: into.copy_(source), s.device)
+            copy = interleaved({"copy": run}, s.device, s.budget)["copy"]
+        cells = [times.failed.get(n)
+                 or f"{moved / times.ms[n] / 1e6:.0f} ({copy / times.ms[n]:.0%})"
+                 for n in s.names]  # fmt: skip
+        told = (case.name, size(moved), str(splits(case, s.device)))
+        s.page.row(*told, *cells, f"{moved / copy / 1e6:.0f}")
+        del run, source, into
+        released(s.device)
+
+
+def splits(case: Case, device: torch.device) -> int:
+    """Over how many programs our forward splits the keys of a query."""
+    merging = reported(case, device).merging
+    return 1 if merging is None else merging.splits
 
 
 def memory(s: Session, case: Case) -> None:
@@ -303,7 +219,7 @@ def main() -> int:
         "backward": lambda: rates(s, cases, backward=True),
         "causal": lambda: causal(s, shrink(LONG)),
         "window": lambda: window(s, shrink(MASKED)),
-        "decode": lambda: decode(s, shrink(DECODE)),
+        "decode": lambda: decode(s, list(dict.fromkeys(map(shrink, DECODE)))),
         "memory": lambda: memory(s, shrink(MASKED)),
     }
     for part in options.parts.split(","):

@@ -23,6 +23,7 @@ PRINTED = frozenset((
     "place", "together", "first_bh", "full", "full_end", "first_block", "listed", "width",
     "seen_key", "seen_query",
 ))  # fmt: skip
+SPLIT = frozenset(("split", "splits", "program", "share", "begin", "stop"))
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class Blocks:
     batch, heads   does the map differ from batch to batch, from head to head?
     even           the inner length is a multiple of the block: no block is cut off at its end
     grouped        several heads of q share one of k
+    splits         the keys of a block of queries are split over programs: each writes its state
     """
 
     ranges: Ranges | None = None
@@ -51,6 +53,7 @@ class Blocks:
     heads: bool = False
     even: bool = False
     grouped: bool = True
+    splits: bool = False
 
 
 @dataclass
@@ -78,6 +81,7 @@ class Frame:
                          transposed=self.plan.direction == "keys")  # fmt: skip
         taken = {*TAKEN, *PRINTED, *FUNCTIONS, *self.pair.numbers, self.title}
         taken |= {n for t in self.pair.tables for n in (t.name, *t.integers)}
+        taken |= SPLIT if self.blocks.splits else set()
         self.body.namer.taken |= taken
         self.body.writer.depth = 1
         self.reads: dict[Expr, Expr] = {}  # inner ones first: an outer one reads at their names
@@ -149,6 +153,7 @@ class Frame:
         """The kernel as it stands, with the arguments that it came to need."""
         sizes = ["H", *["group"] * self.blocks.grouped, "Sq", "Sk"]
         sizes += ["together"] * (self.blocks.ranges is not None)
+        sizes += ["splits"] * self.blocks.splits
         more = [n for n in self.integers if n not in sizes]
         arguments = [*self.pointers, *self.numbers, *sizes, *more]
         constants = (("QUERIES", self.plan.QUERIES), ("KEYS", self.plan.KEYS))
@@ -163,7 +168,7 @@ class Frame:
         parts += [FUNCTIONS[n].text.strip("\n") + "\n" for n in with_needs(functions.library)]
         parts += list(functions.texts.values())
         kernel = Body(self.body.program, Tile(even=False)).writer
-        sizes = [a for a in arguments if a in ("H", "group", "together", *SIZES)]
+        sizes = [a for a in arguments if a in ("H", "group", "together", "splits", *SIZES)]
         kernel.line(f"@triton.jit(do_not_specialize={sizes})".replace("'", '"'))
         signature = [*typed, *(f"{c}: tl.constexpr" for c in constants)]
         kernel.line(f"def {self.title}({', '.join(signature)}):")

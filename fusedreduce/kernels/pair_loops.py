@@ -26,14 +26,19 @@ class PairLoops:
         So many heads side by side as fit in the second-level cache together.
         """
         w = self.frame.body.writer
+        program = "tl.program_id(0)"
+        if self.frame.blocks.splits:
+            w.line(f"split = {program} % splits")
+            w.line(f"program = {program} // splits")
+            program = "program"
         w.line(f"blocks = tl.cdiv({outer}, {size})")
         if self.frame.blocks.ranges is None:
-            w.line("block = tl.program_id(0) % blocks")
-            w.line("bh = tl.program_id(0) // blocks")
+            w.line(f"block = {program} % blocks")
+            w.line(f"bh = {program} // blocks")
             return
-        w.line("place = tl.program_id(0) % (blocks * together)")
+        w.line(f"place = {program} % (blocks * together)")
         w.line(f"block = {'blocks - 1 - ' * last_first}place // together")
-        w.line("first_bh = tl.program_id(0) // (blocks * together) * together")
+        w.line(f"first_bh = {program} // (blocks * together) * together")
         w.line("bh = first_bh + place % together")
 
     def inside(self, exprs: Sequence[Expr], whole: bool = False) -> None:
@@ -101,7 +106,10 @@ class PairLoops:
                 None
             )
             w.line(f"count = tl.load({kind}_counts_ptr + {listed})")
-            with self.inner("for n in range(count):"):
+            part = "count"
+            if self.frame.blocks.splits:
+                part = "count * split // splits, count * (split + 1) // splits"
+            with self.inner(f"for n in range({part}):"):
                 w.line(f"start = tl.load({kind}_ids_ptr + {listed} * width + n) * {size}")
                 step("start", masked)
 
@@ -110,9 +118,11 @@ class PairLoops:
         size, inner = ("QUERIES", "Sq") if self.frame.plan.direction == "keys" else ("KEYS", "Sk")
         r = self.frame.blocks.ranges
         if r is None and self.frame.blocks.even:
+            self.split("", inner, size)
             self.loop(step, "0", inner, size, masked=False)
             return
         if r is None:
+            self.split("", inner, size)
             w.line(f"end = {inner} // {size} * {size}")
             self.loop(step, "0", "end", size, masked=False)
             self.loop(step, "end", inner, size, masked=True)
@@ -123,6 +133,7 @@ class PairLoops:
             w.line(f"first_block = {lo} // {size} * {size}")
             first = "first_block"
         w.line(f"end = {hi}")
+        self.split("first_block" * (first != "0"), "end", size)
         if full_lo != "0":
             whole = f"tl.cdiv({full_lo}, {size}) * {size}"
             w.line(f"full = tl.maximum({first}, tl.minimum({whole}, end))")
@@ -137,6 +148,16 @@ class PairLoops:
         if end != inner:
             self.loop(step, end, "end", size, masked=True)
 
+    def split(self, first: str, end: str, size: str) -> None:
+        """The blocks from `first` ("" for 0) to `end` that this program takes: [begin, stop)."""
+        if not self.frame.blocks.splits:
+            return
+        w = self.frame.body.writer
+        visited = f"{end} - {first}" if first else end
+        w.line(f"share = tl.cdiv(tl.cdiv({visited}, {size}), splits) * {size}")
+        w.line(f"begin = {f'{first} + ' * bool(first)}split * share")
+        w.line("stop = begin + share")
+
     def bound(self, e: Expr) -> str:
         """A limit of a range over i0, i1 (or j0, j1), sizes and offsets."""
         self.frame.use(e)
@@ -146,6 +167,9 @@ class PairLoops:
 
     def loop(self, step: Step, first: str, end: str, size: str,
              masked: bool) -> None:  # fmt: skip
+        if self.frame.blocks.splits:
+            first = "begin" if first in ("0", "first_block") else f"tl.maximum({first}, begin)"
+            end = f"tl.minimum({end}, stop)"
         with self.inner(f"for start in range({first}, {end}, {size}):"):
             step("start", masked)
 

@@ -214,8 +214,9 @@ class ForwardPrinter:
     # -- results
 
     def store(self) -> None:
-        w = self.w
-        w.line("row = bh.to(tl.int64) * Sq + i", "(QUERIES,)")
+        row = "bh.to(tl.int64) * Sq + i"
+        row = f"({row}) * splits + split" if self.blocks.splits else row
+        self.w.line(f"row = {row}", "(QUERIES,)")
         for r in self.pair.results:
             expr = self.results[r.name]
             (self.store_vector if r.vector else self.store_row)(r, expr)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fusedreduce.pair import Pair
 from fusedreduce.plan.device import Device, device
-from fusedreduce.plan.rows import BYTES
+from fusedreduce.plan.rows import BYTES, PROCESSORS
 
 HOPPER = (9, 0)
 DIRECTIONS = ("forward", "keys", "queries")  # the last two: d k and d v, d q
@@ -78,6 +78,9 @@ _EXACT = {
 EXACT_WIDTH = 64  # up to which the first of them is taken
 ROOM = 250  # registers of a thread that a plan may count on
 WARPS = 8  # that a multiprocessor should hold: programs of four warps come in pairs
+FEWEST_KEYS = 1024  # of a row whose keys are split: a second kernel merges the splits
+LEAST_KEYS = 256  # of one split
+MOST_SPLITS = 64
 
 
 def plan(
@@ -108,8 +111,29 @@ def plan(
 
 
 def fits(made: PairPlan, limits: Device) -> bool:
-    beside = max(WARPS // made.num_warps, 1)
-    return made.shared * beside <= limits.shared_bytes and made.registers <= ROOM
+    return made.shared * beside(made) <= limits.shared_bytes and made.registers <= ROOM
+
+
+def beside(made: PairPlan) -> int:
+    """How many programs a multiprocessor should hold."""
+    return max(WARPS // made.num_warps, 1)
+
+
+def splits(made: PairPlan, programs: int, keys: int, processors: int = PROCESSORS) -> int:
+    """Over how many programs the keys of a block of queries are split: a power of two.
+
+    So many that all of them run at once; 1 where the blocks of queries alone, `programs`, give
+    every multiprocessor work.
+
+    >>> made = PairPlan("forward", 64, 64, 4, 3, 0, 0)
+    >>> [splits(made, programs, 8192) for programs in (1, 8, 64, 128, 512)]
+    [32, 32, 4, 2, 1]
+    """
+    if keys < FEWEST_KEYS:
+        return 1
+    together = processors * beside(made) // max(programs, 1)
+    most = max(min(together, keys // LEAST_KEYS, MOST_SPLITS), 1)
+    return 1 << (most.bit_length() - 1)
 
 
 def shared_bytes(pair: Pair, direction: str, queries: int, keys: int, stages: int) -> int:

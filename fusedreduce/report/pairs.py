@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,10 +22,13 @@ from fusedreduce.plan.memory import size
 from fusedreduce.plan.pairs import PairPlan
 from fusedreduce.plan.rows import BYTES
 from fusedreduce.report.share import Share, shared
+from fusedreduce.report.splits import Merging, merging_of
 from fusedreduce.report.target import Target, lines, machine, target_of, why
 from fusedreduce.run import descriptors, pair_kernels
 from fusedreduce.run.compiled import pair_needs
 from fusedreduce.run.pair_inputs import PairInputs
+from fusedreduce.run.pair_packing import packed, packs
+from fusedreduce.run.pair_splits import pair_of_states
 from fusedreduce.runner import Noted
 
 TITLES = {"forward": "forward", "queries": "d q", "keys": "d k, d v"}
@@ -37,10 +40,11 @@ def text(call: Noted, architecture: str | None = None) -> str:
 
 
 def sources(call: Noted, backward: bool, architecture: str | None = None) -> list[str]:
-    """The texts of the kernels: the forward, or the two of the backward."""
+    """The texts of the kernels: those of the forward, or the two of the backward."""
     made = Report(call, target_of(call.values, architecture))
     directions = [d for d in made.directions if (d != "forward") == backward]
-    return [made.kernel(d)[0].source for d in directions]
+    found = [made.kernel(d)[0].source for d in directions]
+    return found if made.merging is None or backward else [*found, made.merging.kernel.source]
 
 
 def numbers_saved(call: Noted) -> int:
@@ -225,28 +229,46 @@ class Report:
     def laid(self, plan: PairPlan) -> Blocks:
         return pair_kernels.blocks_of(self.pair, self.inputs, plan)
 
-    def kernel(self, direction: str) -> tuple[PrintedKernel, PairPlan]:
-        """As it would be launched."""
+    @cached_property
+    def launched(self) -> tuple[Pair, PairInputs]:
+        """The forward that saves, and what it is launched on: heads may be packed."""
+        pair = self.pair if self.derived is None else self.derived.forward
+        return packed(pair, self.inputs) if packs(pair, self.inputs) else (pair, self.inputs)
+
+    @cached_property
+    def merging(self) -> Merging | None:
+        """The second kernel of the forward, where the keys of a query are split."""
+        pair, inputs = self.launched
+        if not self.directions or 0 in (*inputs.rows, inputs.k.shape[2]):
+            return None
+        return merging_of(pair, inputs, self.plan("forward"))
+
+    def kernel(self, direction: str) -> tuple[PrintedKernel, PairPlan, Pair]:
+        """As it would be launched, and the pair whose results it writes."""
         plan = self.plan(direction)
         precise = pair_kernels.precision(self.pair)
-        if direction == "forward":
-            pair = self.pair if self.derived is None else self.derived.forward
-            positive = tuple(n for n, v in self.inputs.numbers.items() if v > 0)
-            made = pair_kernels.forward_printed(pair, plan, self.laid(plan), positive, precise)
-        else:
+        if direction != "forward":
             assert self.derived is not None
             made = pair_kernels.backward_printed(self.derived, plan, self.laid(plan), precise)
-        return made, plan
+            return made, plan, self.derived.forward
+        pair, inputs = self.launched
+        blocks = pair_kernels.blocks_of(pair, inputs, plan)
+        if self.merging is not None:
+            pair, blocks = pair_of_states(pair), replace(blocks, splits=True)
+        positive = tuple(n for n, v in inputs.numbers.items() if v > 0)
+        return pair_kernels.forward_printed(pair, plan, blocks, positive, precise), plan, pair
 
     def described(self, direction: str) -> list[tuple[str, str]]:
-        made, plan = self.kernel(direction)
-        pair = self.pair if self.derived is None else self.derived.forward
+        made, plan, pair = self.kernel(direction)
         room = f"of {self.to.limits.shared_bytes:,} on {self.to.limits.name}"
-        return [
+        told = [
             (TITLES[direction], plan.describe()),
             ("", f"planned: {plan.shared:,} bytes shared {room}, {plan.registers} registers"),
             ("", machine(lambda: pair_needs(made, plan, pair, self.to.number), self.to)),
         ]
+        if direction == "forward" and self.merging is not None:
+            told += self.merging.described(self.to)
+        return told
 
 
 def plainly(node: Expr) -> Expr | None:

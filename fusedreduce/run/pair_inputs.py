@@ -52,9 +52,9 @@ class PairInputs:
             found |= {f"{name}_size_{k}": n for k, n in enumerate(t.shape)}
         return found
 
-    def shapes(self, pair: Pair) -> dict[str, tuple[torch.Size, torch.dtype]]:
-        """Shape and dtype of the results of a pair."""
-        rows = self.q.shape[:3]
+    def shapes(self, pair: Pair, splits: int = 1) -> dict[str, tuple[torch.Size, torch.dtype]]:
+        """Shape and dtype of the results of a pair; those of several splits side by side."""
+        rows = torch.Size((*self.q.shape[:3], *[splits] * (splits > 1)))
         wide = torch.Size((*rows, pair.DV))
         return {r.name: (wide if r.vector else rows, getattr(torch, r.dtype)) for r in pair.results}
 

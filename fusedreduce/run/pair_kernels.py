@@ -134,7 +134,7 @@ def forward_kernel(
 def forward_printed(
     pair: Pair, plan: PairPlan, blocks: Blocks, positive: tuple[str, ...], precise: str
 ) -> PrintedKernel:
-    title = f"{pair.name}_forward"
+    title = f"{pair.name}_{'split' if blocks.splits else 'forward'}"
     return ForwardPrinter(pair, plan, blocks, title, (), positive, precise).print()
 
 

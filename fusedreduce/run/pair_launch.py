@@ -160,14 +160,16 @@ def prepare(
     operands: Values,
     read: Iterable[str],
     programs: int,
+    splits: int = 1,
 ) -> PairLaunch:
     """The launch for tensors that lie as these do.
 
     made      shape and dtype of what is written
     operands  what is read in tiles: q, k, v and vectors; `read` names what is read by address
+    splits    over how many programs each of `programs` is split
     """
     by_tiles, copied, blocks = ready.plan.descriptors, {}, []
-    integers = integers_of(inputs, ready)
+    integers = integers_of(inputs, ready) | {"splits": splits}
     known = {n.replace(".", "_"): n for n in (*made, *operands, *read)}
     for n, t in operands.items():
         copy = copying(t, by_tiles)
@@ -182,8 +184,9 @@ def prepare(
     numbers = [(place, n) for place, n in ready.places[""] if given[place] is None]
     blocks.sort(key=attrgetter("place"))
     fixed = (inputs.q.device, *[given[place] for place, _ in ready.places["stride"]])
+    written = tuple(allocation(n, *m) for n, m in made.items())
     return PairLaunch(
-        ready, programs, inputs.q.device, tuple(allocation(n, *m) for n, m in made.items()),
+        ready, programs * splits, inputs.q.device, written,
         given, tuple(pointers), tuple(blocks), tuple(numbers), copied,
         ready.builds.setdefault(fixed, {}),
     )  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -30,47 +31,75 @@ from fusedreduce.run.pair_kernels import (
 )
 from fusedreduce.run.pair_launch import PairLaunch, prepare
 from fusedreduce.run.pair_packing import packed, packs, unpacked
+from fusedreduce.run.pair_splits import merged_splits, number_of_splits, pair_of_states
 
 Values = Mapping[str, Tensor]
 MOST_LAUNCHES = 256
 
 
 class Forward:
-    """The results of a pair by name, for inputs that lie in one way; prepared at the first call."""
+    """The results of a pair by name, for inputs that lie in one way; the first call settles how."""
 
     def __init__(self, pair: Pair, tile: Tile | None = None) -> None:
         self.pair, self.tile = pair, tile
-        self.launches: dict[Any, PairLaunch] = {}
-        self.inside: Forward | None = None
+        self.way: Callable[[PairInputs], dict[str, Tensor]] | None = None
 
     def __call__(self, inputs: PairInputs) -> dict[str, Tensor]:
+        if self.way is None:
+            self.way = self.chosen(inputs)
+        return self.way(inputs)
+
+    def chosen(self, inputs: PairInputs) -> Callable[[PairInputs], dict[str, Tensor]]:
+        """One launch, or one of heads as rows, or one of split keys and their merge."""
         if packs(self.pair, inputs):
             return self.packed(inputs)
+        plan = plan_of(self.pair, "forward", capability(inputs), self.tile)
+        splits = number_of_splits(inputs, plan)
+        if splits == 1:
+            return Launches(self.pair, self.tile)
+        states = Launches(pair_of_states(self.pair), self.tile, splits)
+        return lambda inputs: merged_splits(self.pair, states(inputs), rows_by_kernel)
+
+    def packed(self, inputs: PairInputs) -> Callable[[PairInputs], dict[str, Tensor]]:
+        inside = Forward(packed(self.pair, inputs)[0], self.tile)
+
+        def run(inputs: PairInputs) -> dict[str, Tensor]:
+            found = inside(packed(self.pair, inputs)[1])
+            return {n: unpacked(t, inputs) for n, t in found.items()}
+
+        return run
+
+
+class Launches:
+    """One kernel; its launches by what else it depends on: signs of numbers, torch's switches.
+
+    splits   over how many programs the keys of a block of queries are split
+    """
+
+    def __init__(self, pair: Pair, tile: Tile | None, splits: int = 1) -> None:
+        self.pair, self.tile, self.splits = pair, tile, splits
+        self.known: dict[Any, PairLaunch] = {}
+
+    def __call__(self, inputs: PairInputs) -> dict[str, Tensor]:
         numbers = inputs.numbers
         key = (precision(self.pair), *[n for n, v in numbers.items() if v > 0])
-        ready = self.launches.get(key)
+        ready = self.known.get(key)
         if ready is None:
-            ready = self.launches[key] = self.prepare(inputs, key[1:])
+            ready = self.known[key] = self.prepare(inputs, key[1:])
         tensors = {**operands(inputs), **inputs.tables}
         if ready.listed:
             tensors |= listed(self.pair, inputs, ready.plan)
         return ready(tensors, {**numbers, **inputs.offsets})
 
-    def packed(self, inputs: PairInputs) -> dict[str, Tensor]:
-        pair, moved = packed(self.pair, inputs)
-        if self.inside is None:
-            self.inside = Forward(pair, self.tile)
-        return {n: unpacked(t, inputs) for n, t in self.inside(moved).items()}
-
     def prepare(self, inputs: PairInputs, positive: tuple[str, ...]) -> PairLaunch:
-        pair = self.pair
+        pair, splits = self.pair, self.splits
         plan = plan_of(pair, "forward", capability(inputs), self.tile)
-        blocks = blocks_of(pair, inputs, plan)
+        blocks = replace(blocks_of(pair, inputs, plan), splits=splits > 1)
         ready = forward_kernel(pair, plan, blocks, positive, precision(pair))
         batch, heads, length = inputs.rows
         programs = -(-length // plan.QUERIES) * batch * heads
-        made, wide = inputs.shapes(pair), operands(inputs)
-        return prepare(ready, inputs, made, wide, inputs.tables, programs)
+        made, wide = inputs.shapes(pair, splits), operands(inputs)
+        return prepare(ready, inputs, made, wide, inputs.tables, programs, splits)
 
 
 class Backward:

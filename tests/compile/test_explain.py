@@ -17,12 +17,12 @@ NEEDS = re.compile(
 
 
 def told(capability: int, *shape: int) -> tuple[str, list[tuple[int, int, int]]]:
-    """The report on causal attention; registers, stack and shared bytes of its kernels."""
+    """The report on causal attention; registers, stack and shared bytes of its four kernels."""
     q = torch.empty(shape, dtype=torch.bfloat16, device="meta")
     text = fr.explain(fr.attention, q, q, q, is_causal=True, architecture=f"sm_{capability}")
     found = [(int(r), int(stack or 0), int(shared.replace(",", "")))
              for _, r, _, stack, shared in NEEDS.findall(text)]  # fmt: skip
-    assert len(found) == 3, text
+    assert len(found) == 4, text  # keys of so few heads are split: their states are merged
     return text, found
 
 

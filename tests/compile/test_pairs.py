@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from fusedreduce.gradient.pairs import backward
+from fusedreduce.kernels.rows import print_rows
+from fusedreduce.plan import rows as row_plans
 from fusedreduce.plan.device import MAX_REGISTERS, device
-from fusedreduce.run import pair_kernels
-from fusedreduce.run.compiled import Needs
+from fusedreduce.plan.layout import layout
+from fusedreduce.run import launch, pair_kernels, pair_splits
+from fusedreduce.run.compiled import Needs, row_needs
 from fusedreduce.run.pair_inputs import PairInputs
 from tests import pairs
 from tests.compile.aot import compile_pair
@@ -128,3 +131,56 @@ def test_lengths_and_offsets_are_not_specialised(mask: str | None) -> None:
     integers = set(ready.kernel.arguments) & {*inputs.sizes(), "H", "group"}
     assert {"q_offset", "k_offset", "Sq", "Sk"} <= integers
     assert integers <= set(ready.function.do_not_specialize)
+
+
+# ---- split keys ----------------------------------------------------------------------------------
+
+
+def split(
+    case: Case, capability: int, D: int = 64, dtype: torch.dtype = torch.bfloat16, group: int = 1
+) -> tuple[pair_kernels.Loaded, Any]:
+    """The kernel of one query that writes states, and the pair of these."""
+    a = arguments(case, sizes(1, 4096, B=1, H=group, D=D, DV=D, group=group), dtype)
+    pair = pairs.pair_of(case, a)
+    inputs = pairs.inputs_of(case, a, pair)
+    plan = pair_kernels.plan_of(pair, "forward", divmod(capability, 10))
+    blocks = replace(pair_kernels.blocks_of(pair, inputs, plan), splits=True)
+    states = pair_splits.pair_of_states(pair)
+    positive = tuple(case.numbers)
+    return pair_kernels.forward_kernel(states, plan, blocks, positive, ""), pair
+
+
+def merging(pair: Any, capability: int, splits: int) -> Needs:
+    width = (pair.DV,) if pair.vectors else ()
+    program = pair_splits.merging_program(pair, (8, 32, 1, splits, *width))
+    lay = layout(program, launch.program_strides(program, {}))
+    plan = row_plans.plan(program, lay)
+    kernel = print_rows(program, plan, lay, program.name)
+    return row_needs(program, kernel, plan, lay, capability)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_split(case: Case) -> None:
+    """A state of any kind is written, and merged by a row kernel."""
+    ready, pair = split(case, 90)
+    check(compile_pair(ready, pair_splits.pair_of_states(pair), None, 90), ready.plan, 90, 0)
+    assert merging(pair, 90, 8).stack == 0
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("D", [64, 128])
+@pytest.mark.parametrize("mask", [None, "causal"])
+def test_split_elsewhere(mask: str | None, D: int, capability: int) -> None:
+    """NOTE: a masked kernel spills 16 bytes on sm_100 at 128 wide."""
+    case = SOFTMAX if mask is None else masked(SOFTMAX, mask)
+    ready, pair = split(case, capability, D, group=4)
+    found = compile_pair(ready, pair_splits.pair_of_states(pair), None, capability)
+    check(found, ready.plan, capability, 16 * bool(mask) * (capability == 100 and D == 128))
+    for splits in (2, 64):
+        assert merging(pair, capability, splits).stack == 0
+
+
+def test_one_build_for_every_number_of_splits() -> None:
+    ready, _ = split(masked(SOFTMAX, "causal"), 90)
+    assert "splits" in ready.kernel.arguments
+    assert "splits" in ready.function.do_not_specialize

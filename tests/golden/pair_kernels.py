@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import fusedreduce as fr
 from fusedreduce.api.pairwise import PairCall
 from fusedreduce.gradient.pairs import backward
+from fusedreduce.kernels.rows import print_rows
+from fusedreduce.pair import Pair
 from fusedreduce.pairing import Given, pair_of
+from fusedreduce.plan import rows as row_plans
+from fusedreduce.plan.layout import layout
 from fusedreduce.reductions import SoftmaxSum
-from fusedreduce.run import pair_kernels
+from fusedreduce.run import launch, pair_kernels, pair_splits
+from fusedreduce.run.pair_inputs import PairInputs
 
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625])
 MASKS = {
@@ -26,7 +32,10 @@ SCORES = {"alibi": fr.score(lambda s, b, h, i, j: s + SLOPES[h] * (j - i))}
 
 @dataclass(frozen=True)
 class PairKernel:
-    """One golden file: attention with a mask or a score, in one direction."""
+    """One golden file: attention with a mask or a score, in one direction.
+
+    direction   "split": forward, with the keys of a query split over programs
+    """
 
     what: str
     direction: str
@@ -42,18 +51,14 @@ class PairKernel:
     def print(self, rows: int = 8) -> Any:
         q = torch.empty(2, 4, 64 * rows, self.width, dtype=self.dtype)
         k = torch.empty(2, 4 // self.shared, 512, self.width, dtype=self.dtype)
-        outputs = ("out", "lse") if self.direction == "forward" else ("out",)
-        call = PairCall(
-            SoftmaxSum, q, k, k, self.width**-0.5, SCORES.get(self.what), MASKS.get(self.what),
-            outputs, {}, 0, 0, None, False,
-        )  # fmt: skip
-        task, values = call.prepared("")
-        pair = pair_of(task, values, trust=False)
-        inputs = Given(task, values).inputs(pair.numbers)
-        b = None if self.direction == "forward" else backward(pair, ("q", "k", "v"))
+        forward = self.direction in ("forward", "split")
+        pair, inputs = attention(q, k, self.what, ("out", "lse") if forward else ("out",))
+        b = None if forward else backward(pair, ("q", "k", "v"))
         pair = pair if b is None else b.forward
-        plan = pair_kernels.plan_of(pair, self.direction, (9, 0))
+        plan = pair_kernels.plan_of(pair, "forward" if forward else self.direction, (9, 0))
         blocks, precise = pair_kernels.blocks_of(pair, inputs, plan), pair_kernels.precision(pair)
+        if self.direction == "split":
+            pair, blocks = pair_splits.pair_of_states(pair), replace(blocks, splits=True)
         if b is None:
             made = pair_kernels.forward_kernel(pair, plan, blocks, ("scale",), precise)
         else:
@@ -61,6 +66,42 @@ class PairKernel:
         return SimpleNamespace(kernel=made.kernel)
 
 
+@dataclass(frozen=True)
+class Merge:
+    """One golden file: the row kernel that merges the states of split keys."""
+
+    what: str
+    splits: int
+    width: int = 128
+    dtype: torch.dtype = torch.bfloat16
+
+    @property
+    def name(self) -> str:
+        dtype = str(self.dtype).partition(".")[2]
+        return f"attention_{self.what}_merge_{self.width}_{dtype}"
+
+    def print(self, rows: int = 8) -> Any:
+        q, k = (torch.empty(rows, 4, n, self.width, dtype=self.dtype) for n in (1, 8192))
+        pair, inputs = attention(q, k, self.what, ("out", "lse"))
+        shape = (*inputs.rows, self.splits, self.width)
+        program = pair_splits.merging_program(pair, shape)
+        lay = layout(program, launch.program_strides(program, {}))
+        kernel = print_rows(program, row_plans.plan(program, lay), lay, program.name)
+        return SimpleNamespace(kernel=kernel, traced=SimpleNamespace(program=program))
+
+
+def attention(q: Tensor, k: Tensor, what: str, outputs: tuple[str, ...]) -> tuple[Pair, PairInputs]:
+    """The pair of a call, with the mask or score of that name, and what it is run on."""
+    call = PairCall(
+        SoftmaxSum, q, k, k, q.shape[3] ** -0.5, SCORES.get(what), MASKS.get(what), outputs,
+        {}, 0, 0, None, False,
+    )  # fmt: skip
+    task, values = call.prepared("")
+    pair = pair_of(task, values, trust=False)
+    return pair, Given(task, values).inputs(pair.numbers)
+
+
+MERGE = Merge("full", 8)
 KERNELS = (
     PairKernel("causal", "forward"),
     PairKernel("documents", "forward"),
@@ -68,4 +109,6 @@ KERNELS = (
     PairKernel("window", "queries", torch.float16, 64),
     PairKernel("causal", "queries"),
     PairKernel("causal", "keys", shared=2),
+    PairKernel("window", "split", torch.float16, shared=4),
+    MERGE,
 )

@@ -16,7 +16,7 @@ from fusedreduce.reductions import LogSumExp
 from tests import printing
 from tests.golden import kernels, pair_kernels
 from tests.golden.kernels import Kernel
-from tests.golden.pair_kernels import PairKernel
+from tests.golden.pair_kernels import Merge, PairKernel
 
 ROOT = Path(__file__).resolve().parents[2]
 KERNELS = (*kernels.KERNELS, *pair_kernels.KERNELS)
@@ -33,7 +33,7 @@ def texts() -> dict[str, str]:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 def test_text(
-    kernel: Kernel | PairKernel, texts: dict[str, str], golden: Callable[[str, str], None]
+    kernel: Kernel | PairKernel | Merge, texts: dict[str, str], golden: Callable[[str, str], None]
 ) -> None:
     golden(f"{kernel.name}.py", texts[kernel.name])
 
@@ -49,7 +49,7 @@ def test_the_formatter_agrees(texts: dict[str, str], tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
-def test_manners(kernel: Kernel | PairKernel, texts: dict[str, str]) -> None:
+def test_manners(kernel: Kernel | PairKernel | Merge, texts: dict[str, str]) -> None:
     text = texts[kernel.name]
     lines = text.splitlines()
     head = next(k for k, line in enumerate(lines) if not line.startswith("#"))
@@ -62,7 +62,7 @@ def test_manners(kernel: Kernel | PairKernel, texts: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 def test_the_number_of_rows_leaves_no_trace(
-    kernel: Kernel | PairKernel, texts: dict[str, str]
+    kernel: Kernel | PairKernel | Merge, texts: dict[str, str]
 ) -> None:
     assert kernel.print(rows=21).kernel.source == texts[kernel.name]
 

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.golden.kernels import KERNELS, Kernel
+from tests.golden import kernels
+from tests.golden.kernels import Kernel
+from tests.golden.pair_kernels import MERGE, Merge
 
+KERNELS: tuple[Kernel | Merge, ...] = (*kernels.KERNELS, MERGE)
 #: Kernel, and what is replaced by what: the script must notice.
 DAMAGES = (
     ("log_sum_exp_loop_float32", "tl.exp(", "tl.exp2("),
@@ -20,6 +23,7 @@ DAMAGES = (
     ("Welford_block_float32", "d * d * a_n * w", "d * d * b_n"),
     ("Largest_loop_float32", "at_best > at_value", "at_best < at_value"),
     ("three_stages_block_float64", "tl.store(z_ptr", "tl.store(z_ptr + 1"),
+    ("attention_full_merge_128_bfloat16", "b_o * exp_2", "b_o * exp"),
 )
 BY_NAME = {k.name: k for k in KERNELS}
 
@@ -32,7 +36,7 @@ def script(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
-def test_script(kernel: Kernel, tmp_path: Path) -> None:
+def test_script(kernel: Kernel | Merge, tmp_path: Path) -> None:
     made = kernel.print()
     done = script(made.kernel.source, tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
