@@ -25,6 +25,7 @@ from fusedreduce.program import widest
 SCORE = "score"
 INDICES = ("b", "h", "i", "j")
 SIZES = ("Sq", "Sk", "q_offset", "k_offset")  # run-time integers
+LONGEST = 2**28  # of lengths and offsets: positions are int32 in kernels, and so are their sums
 HALF = ("float16", "bfloat16")
 _BOUNDED = frozenset(("mul", "add", "sub", "neg", "tanh", "var", "const", "cast"))
 _LARGE = 2.0**24

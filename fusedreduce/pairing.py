@@ -21,12 +21,14 @@ from fusedreduce.blocks.bound import Bound
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
 from fusedreduce.declare.restrict import needed_fields, restricted
+from fusedreduce.errors import DtypeError, OptionError, message
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.expr import Expr, const, names, substitute, var
 from fusedreduce.masks.sources import bind
 from fusedreduce.masks.text import direct, has_tables, over
 from fusedreduce.pair import (
     INDICES,
+    LONGEST,
     SCORE,
     SIZES,
     Pair,
@@ -147,7 +149,9 @@ class Given:
         numbers = {"Sq": q.shape[2], "Sk": k.shape[2]}
         numbers |= {"q_offset": self.offset("q"), "k_offset": self.offset("k")}
         batch = {"b": q.shape[0], "h": q.shape[1]}
-        return bind(*over(text, given), numbers, q.device, what, batch)
+        bound = bind(*over(text, given), numbers, q.device, what, batch, state_dtype(q.dtype))
+        require_state(what, bound)
+        return bound
 
     def offset(self, of: str) -> int:
         return int(self.values[f"{of}_offset"])
@@ -167,6 +171,7 @@ class Given:
 
     def inputs(self, numbers: tuple[str, ...]) -> PairInputs:
         v = self.values
+        require_positions(v["q"].shape[2], v["k"].shape[2], self.offset("q"), self.offset("k"))
         return PairInputs(
             v["q"], v["k"], v.get("v"), self.tables, {n: v[n] for n in numbers},
             self.offset("q"), self.offset("k"),
@@ -182,6 +187,33 @@ class Given:
     @property
     def mask(self) -> Any:
         return None if self.mask_bound is None else self.mask_bound.evaluate
+
+
+def require_state(what: str, bound: Bound) -> None:
+    """NOTE: torch compares and subtracts float64 tensors in float64, whatever the score is in."""
+    wide = [t for t in bound.tables.values() if t.dtype == torch.float64]
+    if wide and bound.state != torch.float64:
+        raise DtypeError(
+            message(
+                f"a tensor of a {what} is float64, and the call computes in float32",
+                expected="float32, bfloat16 or float16; or q, k and v in float64",
+                came=f"a tensor of shape {tuple(wide[0].shape)}, {name_of(wide[0].dtype)}",
+                do=f"convert it before the {what} is made: t.float(), or (t - t.min()).float()",
+            )
+        )
+
+
+def require_positions(Sq: int, Sk: int, q_offset: int, k_offset: int) -> None:
+    """Kernels have positions, and what masks make of them, in int32."""
+    if max(Sq, Sk, abs(q_offset), abs(k_offset)) > LONGEST:
+        raise OptionError(
+            message(
+                "positions of a pair are too large",
+                expected=f"lengths and offsets up to {LONGEST}",
+                came=f"Sq {Sq}, Sk {Sk}, q_offset {q_offset}, k_offset {k_offset}",
+                do="count from nearer by: masks and scores mostly depend on i - j",
+            )
+        )
 
 
 def pair_of(task: PairTask, values: Values, trust: bool) -> Pair:

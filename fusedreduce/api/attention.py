@@ -27,6 +27,7 @@ from fusedreduce.errors import OperandError, OptionError, ShapeError, message
 from fusedreduce.masks import causal
 from fusedreduce.reductions import SoftmaxSum, SoftmaxSumEntropy
 from fusedreduce.run import merging, opaque
+from fusedreduce.trace.compiled import outside_graphs
 
 
 def attention(
@@ -93,6 +94,7 @@ def attention(
     return _attention(reduction, q, k, v, **given)
 
 
+@outside_graphs
 def _attention(
     R: type[Reduction], q: Any, k: Any, v: Any, /, *, mask: Any, score_mod: Any, is_causal: bool,
     scale: Any, enable_gqa: bool, dropout_p: float, rng_seed: Any, sinks: Any, aux: Any,

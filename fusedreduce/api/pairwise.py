@@ -33,6 +33,7 @@ from fusedreduce.pair import depends_on, is_vector
 from fusedreduce.pair_runner import PairRunner
 from fusedreduce.pairing import PairTask, record_of
 from fusedreduce.run import merging, opaque
+from fusedreduce.trace.compiled import outside_graphs
 
 
 def _runner_at(place: str, options: str) -> PairRunner:
@@ -123,6 +124,7 @@ def pairwise(
     return _pairwise(R, q, k, **given)
 
 
+@outside_graphs
 def _pairwise(
     R: type[Reduction], q: Any, k: Any, /, *, v: Any, score_mod: Any, mask: Any, seed: Any,
     return_state: bool, q_offset: Any, k_offset: Any, outputs: Any, deterministic: bool | None,

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from fusedreduce.blocks.language import load, torch_dialect
 from fusedreduce.errors import DeviceError, ShapeError, message
 from fusedreduce.ir import tables as ir_tables
-from fusedreduce.ir.evaluate import Dialect, dialect
+from fusedreduce.ir.check import promote
 from fusedreduce.ir.expr import Expr, names
 from fusedreduce.ir.interval import bounds, integers
 from fusedreduce.ir.show import show
@@ -27,12 +27,14 @@ class Bound:
 
     numbers   values of the run-time integers the expression may name besides: Sq, Sk, and q_offset,
               k_offset where the mask was shifted by their names
+    state     what floats are computed in
     """
 
     expr: Expr
     tables: Mapping[str, Tensor]
     device: torch.device
     numbers: Mapping[str, int] = field(default_factory=dict)
+    state: torch.dtype = torch.float32
 
     @property
     def measures(self) -> dict[str, int]:
@@ -51,7 +53,7 @@ class Bound:
         new = {name: f"{prefix}{k}" for k, name in enumerate(self.tables)}
         expr = ir_tables.renamed(self.expr, new.__getitem__)
         tables = {new[name]: table for name, table in self.tables.items()}
-        return Bound(expr, tables, self.device, self.numbers)
+        return Bound(expr, tables, self.device, self.numbers, self.state)
 
     def evaluate(self, b: Any, h: Any, i: Any, j: Any, score: Any = None) -> Tensor:
         """The value at index tensors of any shapes that broadcast."""
@@ -59,7 +61,9 @@ class Bound:
         if score is not None:
             values["score"] = score
         shapes = [x.shape for x in (b, h, i, j, score) if isinstance(x, Tensor)]
-        return value(self.expr, values, self.device).expand(_joined(shapes))
+        expr = promote(self.expr, self.kinds | {"score": "float"})
+        found = value(expr, values, self.device, self.state)
+        return found.expand(_joined(shapes))
 
 
 def _joined(shapes: Sequence[torch.Size]) -> torch.Size:
@@ -81,6 +85,12 @@ def placed(table: Tensor, device: torch.device, what: str) -> Tensor:
             do=f"move it before the {what} is made: tensor.to({str(device)!r})",
         )
     )
+
+
+def widest(values: Sequence[Any]) -> torch.dtype:
+    """What floats are computed in beside these: float64 where one of them is, else float32."""
+    double = any(isinstance(v, Tensor) and v.dtype == torch.float64 for v in values)
+    return torch.float64 if double else torch.float32
 
 
 def device_of(values: Sequence[Any]) -> torch.device:
@@ -125,9 +135,11 @@ def _too_short(table: Tensor, dim: int, index: Expr, highest: int) -> ShapeError
     )
 
 
-def value(expr: Expr, values: Mapping[str, Any], device: torch.device) -> Tensor:
-    """The value of an expression; tables are tensors that are indexed, as torch does it."""
-    language = _language(device)
+def value(
+    expr: Expr, values: Mapping[str, Any], device: torch.device, state: torch.dtype = torch.float32
+) -> Tensor:
+    """The value of an expression, as kernels compute it; tables are indexed as torch does it."""
+    language = torch_dialect(state, device)
     done: dict[Expr, Any] = {}
 
     def at(node: Expr) -> Any:
@@ -140,10 +152,10 @@ def value(expr: Expr, values: Mapping[str, Any], device: torch.device) -> Tensor
             name, indices = ir_tables.split(node)
             table: Tensor = values[name]
             where = [at(indices[d]) if d in indices else 0 for d in range(table.ndim)]
-            return table[tuple(map(_inside, where, table.shape))] if where else table
+            return load(table[tuple(map(_inside, where, table.shape))] if where else table, state)
         if node.op == "var":
             known = _measure(str(node.value), values)
-            return language.value(known)
+            return load(known, state) if isinstance(known, Tensor) else language.const(known)
         if node.op == "const":
             return language.const(node.value)
         args = [at(a) for a in node.args]
@@ -167,14 +179,3 @@ def _measure(name: str, values: Mapping[str, Any]) -> Any:
     table, what, dim = name.rsplit("_", 2)
     assert what == "size", f"no value for {name}"
     return values[table].shape[int(dim)]
-
-
-@lru_cache(maxsize=16)
-def _language(device: torch.device) -> Dialect:
-    def const(number: Any) -> Tensor:
-        return torch.tensor(number, device=device)
-
-    def known(x: Any) -> Tensor:
-        return x if isinstance(x, Tensor) else const(x)
-
-    return dialect("torch", {"torch": torch}, const=const, value=known)

@@ -23,7 +23,7 @@ from fusedreduce.blocks.bound import Bound, check_sizes, value
 from fusedreduce.blocks.grouping import grouped
 from fusedreduce.blocks.spans import Span
 from fusedreduce.ir import tables as ir_tables
-from fusedreduce.ir.check import all_kinds
+from fusedreduce.ir.check import all_kinds, promote
 from fusedreduce.ir.dependence import depends
 from fusedreduce.ir.expr import Expr, walk
 
@@ -74,7 +74,7 @@ class _Facts:
 
 @lru_cache(maxsize=256)
 def _analysed(expr: Expr, kinds: tuple[tuple[str, str], ...]) -> _Facts:
-    root = grouped(expr, dict(kinds))
+    root = grouped(promote(expr, dict(kinds)), dict(kinds))
     periods = [
         (node.args[0], node.args[1].value)
         for node in walk(root)
@@ -128,7 +128,7 @@ class _Blocks:
 
     def at_positions(self, node: Expr) -> Tensor:
         """A subexpression of one index at every position: (B or 1, H or 1, Sq or 1, Sk or 1)."""
-        found = value(node, self.values, self.bound.device)
+        found = value(node, self.values, self.bound.device, self.bound.state)
         return found.reshape((1,) * (4 - found.ndim) + tuple(found.shape))
 
     def cut(self) -> _Blocks:
@@ -162,7 +162,7 @@ class _Blocks:
         kind = self.kinds[node]
         if kind == "bool":
             return Span.truth(lo.bool(), hi.bool())
-        return Span(lo.double(), hi.double(), kind)
+        return Span(lo.double(), hi.double(), kind) if kind == "float" else Span(lo, hi, kind)
 
     def met(self, node: Expr) -> Span:
         """A node in which i and j meet."""
@@ -241,5 +241,10 @@ class _Blocks:
         return table.index_select(axis.dim, wrapped)
 
 
+_UNSORTED = (torch.uint16, torch.uint32)  # torch finds no least and largest of these
+
+
 def _numbers(values: Tensor) -> Tensor:
-    return values.to(torch.uint8) if values.dtype == torch.bool else values
+    if values.dtype == torch.bool:
+        return values.to(torch.uint8)
+    return values.long() if values.dtype in _UNSORTED else values

@@ -1,9 +1,9 @@
 """Interval rules on tensors: one interval for each block of (query, key) pairs, all at once.
 
-The rules of `ir.ranges`, for many blocks. Ends are float64, so integers are exact up to 2^53;
-beyond, they are infinite. Floats are widened at every step, since kernels compute in float32, and
-become NaN where anything may happen; comparisons with NaN are open. Truth values are the pair
-(certainly, possibly).
+The rules of `ir.ranges`, for many blocks. Integers as they lie in memory are compared as they are;
+what a rule computes has float64 ends, so integers are exact below 2^53, and infinite from there on.
+Floats are widened at every step, since kernels compute in float32, and become NaN where anything
+may happen; comparisons with NaN are open. Truth values are the pair (certainly, possibly).
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ _STEP = 2.0**-21  # a few roundings of float32
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """lo <= value <= hi in every block; for booleans, lo: certainly true, hi: possibly true."""
+    """lo <= value <= hi in every block; for booleans, lo: certainly true, hi: possibly true.
+
+    Ends of integers are tensors of any integer dtype, or float64.
+    """
 
     lo: Tensor
     hi: Tensor
@@ -36,8 +39,22 @@ class Span:
         return self.kind != "float"
 
     def numbers(self) -> tuple[Tensor, Tensor]:
-        """The ends as numbers; False is 0, True is 1."""
-        return self.lo.double(), self.hi.double()
+        """The ends in float64; False is 0, True is 1."""
+        lo, hi = self.lo.double(), self.hi.double()
+        return _exact(lo, hi) if self.in_memory else (lo, hi)
+
+    @property
+    def in_memory(self) -> bool:
+        return self.kind == "int" and not self.lo.is_floating_point()
+
+    def rounded(self) -> tuple[Tensor, Tensor]:
+        """The ends beside floats: kernels round integers above 2^24."""
+        lo, hi = self.numbers()
+        if not self.whole:
+            return lo, hi
+        far = torch.maximum(lo.abs(), hi.abs())
+        wide = torch.where(far > 2.0**24, far * _STEP, 0.0)
+        return lo - wide, hi + wide
 
 
 def anything(like: Tensor, kind: str) -> Span:
@@ -49,12 +66,16 @@ def anything(like: Tensor, kind: str) -> Span:
     return Span(lo, hi, kind)
 
 
+def _exact(lo: Tensor, hi: Tensor) -> tuple[Tensor, Tensor]:
+    """Integer ends that float64 surely holds; 2^53 itself may stand for 2^53 + 1."""
+    lo = torch.where(lo.abs() < _EXACT, lo, -math.inf)
+    return lo, torch.where(hi.abs() < _EXACT, hi, math.inf)
+
+
 def numeric(lo: Tensor, hi: Tensor, whole: bool) -> Span:
     """An interval from the ends a rule computed."""
     if whole:
-        lo = torch.where(lo.abs() <= _EXACT, lo, -math.inf)
-        hi = torch.where(hi.abs() <= _EXACT, hi, math.inf)
-        return Span(lo, hi, "int")
+        return Span(*_exact(lo, hi), "int")
     wide = torch.maximum(lo.abs(), hi.abs()) * _STEP + 1e-37
     lo, hi = lo - wide, hi + wide
     known = lo.isfinite() & hi.isfinite()
@@ -65,6 +86,12 @@ def _whole(*parts: Span) -> bool:
     return all(p.whole for p in parts)
 
 
+def _together(*parts: Span) -> list[tuple[Tensor, Tensor]]:
+    """The ends of what one operation computes with."""
+    whole = _whole(*parts)
+    return [p.numbers() if whole else p.rounded() for p in parts]
+
+
 def _hull(values: list[Tensor], whole: bool) -> Span:
     lo = hi = values[0]
     for v in values[1:]:
@@ -73,7 +100,7 @@ def _hull(values: list[Tensor], whole: bool) -> Span:
 
 
 def add(a: Span, b: Span) -> Span:
-    (p, q), (r, s) = a.numbers(), b.numbers()
+    (p, q), (r, s) = _together(a, b)
     return numeric(p + r, q + s, _whole(a, b))
 
 
@@ -87,7 +114,8 @@ def sub(a: Span, b: Span) -> Span:
 
 
 def mul(a: Span, b: Span) -> Span:
-    ends = [x * y for x in a.numbers() for y in b.numbers()]
+    left, right = _together(a, b)
+    ends = [x * y for x in left for y in right]
     if _whole(a, b):
         ends = [torch.where(e.isnan(), 0.0, e) for e in ends]  # 0 times an infinite end
     return _hull(ends, _whole(a, b))
@@ -95,9 +123,9 @@ def mul(a: Span, b: Span) -> Span:
 
 def div(a: Span, b: Span) -> Span:
     """Where the divisor may be 0, anything."""
-    r, s = b.numbers()
+    left, (r, s) = a.rounded(), b.rounded()
     pole = ~((r > 0) | (s < 0))
-    ends = [torch.where(pole, math.nan, x / y) for x in a.numbers() for y in (r, s)]
+    ends = [torch.where(pole, math.nan, x / y) for x in left for y in (r, s)]
     return _hull(ends, False)
 
 
@@ -136,7 +164,7 @@ def magnitude(a: Span) -> Span:
 
 def _extreme(f: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Span]:
     def rule(a: Span, b: Span) -> Span:
-        (p, q), (r, s) = a.numbers(), b.numbers()
+        (p, q), (r, s) = _together(a, b)
         return numeric(f(p, r), f(q, s), _whole(a, b))
 
     return rule
@@ -147,18 +175,25 @@ def sign(a: Span) -> Span:
     return numeric(torch.sign(lo), torch.sign(hi), a.whole)
 
 
+def _ends(a: Span, b: Span) -> list[tuple[Tensor, Tensor]]:
+    """What to compare: integers in memory as they are."""
+    if a.in_memory and b.in_memory:
+        return [(a.lo, a.hi), (b.lo, b.hi)]
+    return _together(a, b)
+
+
 def less(a: Span, b: Span) -> Span:
-    (p, q), (r, s) = a.numbers(), b.numbers()
+    (p, q), (r, s) = _ends(a, b)
     return Span.truth(q < r, ~(p >= s))
 
 
 def less_equal(a: Span, b: Span) -> Span:
-    (p, q), (r, s) = a.numbers(), b.numbers()
+    (p, q), (r, s) = _ends(a, b)
     return Span.truth(q <= r, ~(p > s))
 
 
 def equal(a: Span, b: Span) -> Span:
-    (p, q), (r, s) = a.numbers(), b.numbers()
+    (p, q), (r, s) = _ends(a, b)
     return Span.truth((p == q) & (r == s) & (p == r), ~((q < r) | (s < p)))
 
 
@@ -181,7 +216,7 @@ def differ(a: Span, b: Span) -> Span:
 def select(c: Span, a: Span, b: Span) -> Span:
     if a.kind == b.kind == "bool":
         return either(both(c, a), both(negation(c), b))
-    (p, q), (r, s) = a.numbers(), b.numbers()
+    (p, q), (r, s) = _together(a, b)
     lo = torch.where(c.lo, p, torch.where(c.hi, torch.minimum(p, r), r))
     hi = torch.where(c.lo, q, torch.where(c.hi, torch.maximum(q, s), s))
     return numeric(lo, hi, _whole(a, b))

@@ -14,6 +14,7 @@ from fusedreduce.ir import expr as ir
 from fusedreduce.ir.check import kind_of_dtype
 from fusedreduce.ir.expr import Expr
 from fusedreduce.trace import Call, Traced, kind_of, refuse, user_line
+from fusedreduce.trace.integers import any_of, checked
 
 VIEWS: dict[str, Callable[..., Any]] = {}  # filled by `views`
 
@@ -21,13 +22,16 @@ VIEWS: dict[str, Callable[..., Any]] = {}  # filled by `views`
 class TracedTensor(Traced):
     """A tensor of a fused function: an expression, the axes of each dimension, a meta tensor.
 
+    made_in   what torch has an integer in that is no result yet: such a value has no meta tensor
+
     NOTE: it must not call itself a torch.Tensor (by `__class__`): torch's C++ then reads it as one
     and crashes (seen with torch.where, 2.13).
     """
 
-    __slots__ = ("chain", "dims", "meta")
+    __slots__ = ("chain", "dims", "made_in", "meta")
     chain: Any
     dims: Shape
+    made_in: torch.dtype | None
     meta: Any
 
     def __init__(self, chain: Any, expr: Expr, kind: str, dims: Shape, meta: Any = None) -> None:
@@ -35,13 +39,21 @@ class TracedTensor(Traced):
         self.chain = chain
         self.dims = dims
         self.meta = meta
+        self.made_in = None
+
+    @property
+    def width(self) -> torch.dtype | None:
+        return self.meta.dtype if isinstance(self.meta, torch.Tensor) else self.made_in
 
     def build(self, op: str, args: Sequence[Any], kind: str) -> Any:
         if not torch.is_grad_enabled():  # tracing begins with gradients enabled
             raise refuse("torch.no_grad() inside a fused function", do="call it inside no_grad()")
         exprs = tuple(a.expr if isinstance(a, Traced) else a for a in args)
         dims = self.chain.broadcast([a.dims for a in args if isinstance(a, TracedTensor)])
-        return TracedTensor(self.chain, ir.call(op, *exprs), kind, dims)
+        made = TracedTensor(self.chain, ir.call(op, *exprs), kind, dims)
+        if kind != "float":
+            made.made_in = checked(op, [_operand(a) for a in args])
+        return made
 
     def convert(self, dtype: str, kind: str) -> Any:
         return TracedTensor(self.chain, ir.cast(self.expr, dtype), kind, self.dims)
@@ -88,6 +100,17 @@ class TracedTensor(Traced):
         shape = tuple(prod(a.size for a in self.chain.axes.leaves(d)) for d in dims)
         meta = torch.empty(shape, dtype=self.meta.dtype, device="meta")
         return TracedTensor(self.chain, self.expr, self.kind, dims, meta)
+
+
+def _operand(value: Any) -> Any:
+    """What is known of an integer or boolean; None of a float; a number as it is."""
+    if not isinstance(value, Traced):
+        return value
+    if value.kind == "float":
+        return None
+    usual = torch.bool if value.kind == "bool" else torch.int64
+    varies = isinstance(value, TracedTensor) and bool(value.dims)
+    return any_of(value.width or usual, varies)
 
 
 # What may leave the range of int8, uint8, int16 or int32: torch wraps around there.

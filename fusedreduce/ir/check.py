@@ -74,6 +74,11 @@ def _check_arguments(root: Expr, node: Expr, kinds: tuple[str, ...]) -> None:
             fact = f"an argument of {op.name} is not of a kind it takes"
             came = f"a value of kind {kind}"
             raise _refuse(root, child, fact, _WANTED[takes], came, _CURE[takes])
+    if node.op == "pow" and "float" not in kinds and is_const(node.args[1]):
+        power = node.args[1]
+        if power.value < 0:  # type: ignore[operator]
+            raise _refuse(root, node, "an integer to a negative power", "a power of 0 or more",
+                          f"{power.value}", "convert it: x.float() ** -1")  # fmt: skip
 
 
 def _kind(root: Expr, node: Expr, args: tuple[str, ...], kinds: Mapping[str, str]) -> str:

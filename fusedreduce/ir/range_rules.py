@@ -116,7 +116,7 @@ def differ(a: Interval, b: Interval) -> Interval:
 
 def _bits(*parts: Interval) -> End:
     """The smallest 2^k such that every value lies in [-2^k, 2^k - 1]."""
-    size = max(max(abs(p.lo), abs(p.hi)) for p in parts)
+    size = max(max(-1 - p.lo, p.hi, 0) for p in parts)
     return _INF if math.isinf(size) else 1 << int(size).bit_length()
 
 

@@ -168,8 +168,13 @@ def magnitude(a: Interval) -> Interval:
 
 
 def raised(x: End, y: End) -> End:
-    """x ** y for x >= 0 or an integer y, infinite at its pole and where it overflows."""
-    return _INF if x == 0 and y < 0 else safely(lambda: x**y)
+    """x ** y for x >= 0 or an integer y, infinite at its pole and where it overflows.
+
+    NOTE: Python would write out 2 ** 2 ** 48.
+    """
+    if (x == 0 and y < 0) or (x >= 2 and y > 1024):
+        return _INF
+    return safely(lambda: x**y)
 
 
 def power(a: Interval, b: Interval) -> Interval:

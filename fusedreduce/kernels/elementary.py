@@ -185,7 +185,7 @@ def erfc(x):  # exp(-a^2) p(t) / (1 + 2 a), a = |x|, t = (a - c) / (a + c); a^2 
 def whole_power(x, n):  # integers, by repeated squaring; 0, 1 or -1 for a negative exponent
     r = tl.where(n < 0, tl.where(tl.abs(x) == 1, 1, 0), 1).to(x.dtype)
     sign_only = tl.where(n < 0, tl.where(tl.abs(x) == 1, x, 0), x)
-    for bit in tl.static_range(6):
+    for bit in tl.static_range(x.dtype.primitive_bitwidth - 1):
         r = tl.where((n >> bit) & 1 != 0, r * sign_only, r)
         sign_only *= sign_only
     return r

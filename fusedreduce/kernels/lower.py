@@ -6,16 +6,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from fusedreduce.ir.check import all_kinds, promote
-from fusedreduce.ir.expr import Expr, cast, const, is_const, make, var, walk
+from fusedreduce.ir.expr import Expr, call, cast, const, is_const, make, var, walk, where
 from fusedreduce.ir.expr import names as names_of
+from fusedreduce.kernels.positions import widened
 from fusedreduce.program import Program, Stage
 
 INDEX = var("j")
 TESTS = frozenset(("eq", "ne", "lt", "le", "gt", "ge", "cast"))
 
 
-def lower(expr: Expr, kinds: Mapping[str, str], state: str, index: Expr = INDEX) -> Expr:
+def lower(expr: Expr, kinds: Mapping[str, str], state: str, index: Expr | None = INDEX) -> Expr:
     """The expression with conversions as Triton needs them; arithmetic on `index` is in int64.
+
+    index   the index of a row; None: the expression is of a pair, whose positions are widened where
+            they may leave int32
 
     A cast to a floating dtype rounds and comes back to the state's; one to the state's own dtype,
     or to a wider one, is nothing. One to a narrow integer wraps and comes back to int64.
@@ -27,13 +31,27 @@ def lower(expr: Expr, kinds: Mapping[str, str], state: str, index: Expr = INDEX)
         args = tuple(done[a] for a in node.args)
         if node.op == "cast":
             done[node] = _cast(args[0], str(node.value), kind[node.args[0]], state)
+        elif node.op in ("shl", "shr"):
+            done[node] = _shifted(node.op, *_wide(args, index))
         else:
             wide = args if node.op in TESTS else _wide(args, index)
             done[node] = make(node.op, wide, node.value)
-    return _wide((done[expr],), index)[0]
+    made = done[expr]
+    return widened(made, kinds) if index is None else _wide((made,), index)[0]
 
 
-def _wide(args: tuple[Expr, ...], index: Expr) -> tuple[Expr, ...]:
+def _shifted(op: str, x: Expr, count: Expr) -> Expr:
+    """A shift by any number, as torch has it: Triton's is undefined from 64 on, and below 0."""
+    last = 63 if op == "shr" else 64  # all bits are the sign's; none is left
+    if count.op == "const" and 0 <= (count.value or 0) < last:  # type: ignore[operator]
+        return call(op, x, count)
+    known = call("and", call("ge", count, 0), call("lt", count, last))
+    if op == "shr":
+        return call(op, x, where(known, count, last))
+    return where(known, call(op, x, where(known, count, 0)), 0)
+
+
+def _wide(args: tuple[Expr, ...], index: Expr | None) -> tuple[Expr, ...]:
     """The index is an int32 in a kernel: arithmetic on it is done in int64."""
     return tuple(cast(a, "int64") if a is index else a for a in args)
 
@@ -58,7 +76,7 @@ def _plain(dtype: str) -> str:
     return {"int": "int64"}.get(dtype, dtype)
 
 
-def lowered(program: Program, index: Expr = INDEX) -> Program:
+def lowered(program: Program, index: Expr | None = INDEX) -> Program:
     """The program with every expression lowered, records included."""
     kinds = program.kinds
 
@@ -73,7 +91,7 @@ def lowered(program: Program, index: Expr = INDEX) -> Program:
     return replace(program, stages=stages, outputs=outputs, names=tuple(names.items()))
 
 
-def _stage(stage: Stage, program: Program, index: Expr) -> Stage:
+def _stage(stage: Stage, program: Program, index: Expr | None) -> Stage:
     record = stage.record
     kinds = {n: _kind(e, program.kinds) for n, e in stage.operands} | {"j": "int"}
     for f in record.fields:

@@ -16,7 +16,6 @@ from fusedreduce.pair import SCORE, SIZES, Pair, Read
 from fusedreduce.plan.pairs import PairPlan
 from fusedreduce.program import Axis, Program
 
-NO_INDEX = var("no index")  # positions are int32 in a pair kernel; offsets are widened by hand
 PRINTED = frozenset((
     "b", "h", "hk", "i", "j", "i0", "i1", "j0", "j1", "block", "blocks", "bh", "H", "group", "Sq",
     "Sk", "QUERIES", "KEYS", "query", "key", "q", "k", "v", "score", "end", "count", "n", "g",
@@ -110,7 +109,7 @@ class Frame:
 
     def lowered(self, e: Expr) -> Expr:
         """An expression over score, indices and rows, as the kernel computes it."""
-        return lower(rewrite(e, self.reads.get), self.kinds, self.pair.state, NO_INDEX)
+        return lower(rewrite(e, self.reads.get), self.kinds, self.pair.state, None)
 
     def is_scalar(self, e: Expr) -> bool:
         return self.body.place(e) == "scalar"

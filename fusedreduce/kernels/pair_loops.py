@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fusedreduce.ir.expr import Expr, call, names, var
 from fusedreduce.kernels.pair_frame import Frame
+from fusedreduce.kernels.positions import ENDS, limit
 
 Step = Callable[[str, bool], None]
 
@@ -160,6 +161,7 @@ class PairLoops:
 
     def bound(self, e: Expr) -> str:
         """A limit of a range over i0, i1 (or j0, j1), sizes and offsets."""
+        e = limit(e, self.frame.pair.kinds | dict.fromkeys(ENDS, "int"))
         self.frame.use(e)
         for n in names(e):
             self.frame.body.bind(var(n), n, "scalar")

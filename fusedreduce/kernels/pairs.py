@@ -10,7 +10,7 @@ from fusedreduce.ir.expr import Expr, is_const, names, substitute, var, walk
 from fusedreduce.kernels.base_two import LOG2_E, counts_in_twos, in_base_two, scaled, tested
 from fusedreduce.kernels.lower import lower, lowered
 from fusedreduce.kernels.pair_access import PairAccess
-from fusedreduce.kernels.pair_frame import NO_INDEX, Blocks, Frame
+from fusedreduce.kernels.pair_frame import Blocks, Frame
 from fusedreduce.kernels.pair_header import header
 from fusedreduce.kernels.pair_loops import PairLoops
 from fusedreduce.kernels.pair_stage import PairGeneral, PairState, absorbs, underflows
@@ -66,7 +66,7 @@ class ForwardPrinter:
         self.mask = None if pair.mask is None else frame.lowered(pair.mask)
         stage = self.lowered_stage(record)
         fields = {f.name: f.result for f in record.fields} | {s.name: s.type for s in record.slots}
-        self.results = {n: lower(e, fields, pair.state, NO_INDEX) for n, e in results.items()}
+        self.results = {n: lower(e, fields, pair.state, None) for n, e in results.items()}
         made = PairState if record.form == "corrected" else PairGeneral
         self.state = made(self.body, stage)
         self.state.user |= self.natural
@@ -80,7 +80,7 @@ class ForwardPrinter:
             kinds = dict.fromkeys((*record.operands, *BY_INDEX, "j"), "float") | fields
             self.state.vectors = frozenset(f.name for f in self.vectors)
             self.state.weights = {
-                n: lower(e, kinds | dict.fromkeys(INDICES, "int"), pair.state, NO_INDEX)
+                n: lower(e, kinds | dict.fromkeys(INDICES, "int"), pair.state, None)
                 for n, e in weights.items()
             }
             self.state.positive = self.positive_scale()
@@ -100,7 +100,7 @@ class ForwardPrinter:
         operands = tuple((i.name, var(i.name)) for i in inputs)
         stage = Stage("pair", record, operands, 0)
         program = Program(self.title, axes, tuple(inputs), (stage,), (), pair.state)
-        record = lowered(program, NO_INDEX).stages[0].record
+        record = lowered(program, None).stages[0].record
         real = (*self.operands.items(), *((n, var(n)) for n in BY_INDEX))
         return Stage("pair", record, tuple(real), 0)
 

@@ -30,7 +30,7 @@ def compare(name, got, wanted, tolerance):
 TOLERANCES = {"float64": "1e-10", "float32": "1e-4", "float16": "1e-3", "bfloat16": "1e-2"}
 NUMBERS = ("0.5", "0.25", "0.75", "0.125")  # exact in every dtype
 ROWS = (4, 3, 2)  # of one outer axis alone; of the first of several; of the others
-LARGEST = {"int8": 127, "uint8": 255, "int16": 32767}
+LARGEST = {"int8": 127, "uint8": 255, "int16": 32767, "uint16": 65535}
 
 
 @dataclass
@@ -234,7 +234,7 @@ def poisoned(dtype: str) -> str:
     kind = dtype_kind(dtype)
     if kind == "bool":
         return random(dtype)
-    value = 'float("nan")' if kind == "float" else "99" if dtype == "uint8" else "-1"
+    value = 'float("nan")' if kind == "float" else "99" if dtype[0] == "u" else "-1"
     more = "" if dtype in ("float32", "int64") else f", dtype=torch.{dtype}"
     return f"torch.full(({{}}), {value}{more})"
 

@@ -63,15 +63,16 @@ class Positional:
 
     def bind(
         self, Sq: int, Sk: int, device: Any, *, q_offset: int = 0, k_offset: int = 0,
-        B: int | None = None, H: int | None = None,
+        B: int | None = None, H: int | None = None, state: Any = None,
     ) -> Bound:  # fmt: skip
         """The same for known lengths: its tables are made, their sizes are checked; nothing waits.
 
         q_offset, k_offset   values of the names it was shifted by (it is not shifted again)
         B, H                 the batch and heads of the call, to check tables indexed by them
+        state                the dtype of floats; None: float32, or float64 where a table is
 
         Raises ShapeError where a table is too short, DeviceError where it lies elsewhere.
         """
         numbers = {"Sq": Sq, "Sk": Sk, "q_offset": q_offset, "k_offset": k_offset}
         batch = {name: n for name, n in (("b", B), ("h", H)) if n is not None}
-        return tables.bind(self.expr, self.sources, numbers, device, self.noun, batch)
+        return tables.bind(self.expr, self.sources, numbers, device, self.noun, batch, state)

@@ -168,7 +168,7 @@ class Mask(Positional):
             for name, x in at.items()
             if not (is_traced(x) and x.expr is var(name))
         }
-        return first.captures.embedded(substitute(self.expr, values), self.sources, "bool")
+        return first.captures.embedded(substitute(self.expr, values), self.sources)
 
 
 @outside_graphs

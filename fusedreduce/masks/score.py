@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from fusedreduce.blocks.bound import device_of
+from fusedreduce.blocks.bound import device_of, widest
 from fusedreduce.errors import DeclarationError, message
 from fusedreduce.ir.expr import cast
 from fusedreduce.ir.show import show
@@ -30,7 +30,8 @@ class Score(Positional):
     def __call__(self, score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         """The new scores at index tensors of any shapes that broadcast with the scores."""
         device = device_of((*self.tensors, score, b, h, i, j))
-        return self.bind(0, 0, device).evaluate(b, h, i, j, score)
+        state = widest((*self.tensors, score))
+        return self.bind(0, 0, device, state=state).evaluate(b, h, i, j, score)
 
 
 @outside_graphs

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fusedreduce.blocks.bound import Bound, check_sizes, placed
+from fusedreduce.blocks.bound import Bound, check_sizes, placed, widest
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.expr import Expr, call, const, is_const, rewrite, substitute, var
 from fusedreduce.ir.simplify import COMPARISONS, simplify_node
@@ -119,9 +119,12 @@ def shifted(
 
 def bind(
     expr: Expr, sources: Sources, numbers: Mapping[str, int], device: Any, what: str,
-    batch: Mapping[str, int],
+    batch: Mapping[str, int], state: Any = None,
 ) -> Bound:  # fmt: skip
-    """The tables as tensors on the device, in lengths that are now known."""
+    """The tables as tensors on the device, in lengths that are now known.
+
+    state   what floats are computed in; None: float32, or float64 where a table is
+    """
     tables = {}
     for k, source in enumerate(sources):
         if isinstance(source, Made):
@@ -129,7 +132,7 @@ def bind(
             tables[f"t{k}"] = source.make(*own, ir_tables.number(source.length, numbers))
         else:
             tables[f"t{k}"] = placed(source, device, what)
-    bound = Bound(expr, tables, device, numbers)
+    bound = Bound(expr, tables, device, numbers, state or widest(tuple(tables.values())))
     check_sizes(bound, {"i": numbers["Sq"], "j": numbers["Sk"], **batch})
     return bound
 

@@ -9,8 +9,8 @@ from fusedreduce.plan.layout import Layout
 from fusedreduce.program import Output, Program
 
 BYTES = {
-    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "float16": 2, "bfloat16": 2, "int32": 4,
-    "float32": 4, "int64": 8, "float64": 8,
+    "bool": 1, "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "float16": 2, "bfloat16": 2,
+    "int32": 4, "uint32": 4, "float32": 4, "int64": 8, "float64": 8,
 }  # fmt: skip
 LOOP_BLOCK = 4096  # columns of a step when the row does not fit
 REREAD_BLOCK = 16384  # and when it is read a second time

@@ -42,7 +42,7 @@ def shared(pair: Pair, t: PairInputs, tiles: tuple[int, int]) -> Share:
     read = set(names(pair.mask))
     tables = {n: x for n, x in t.tables.items() if n in read}
     place = torch.device("cpu") if t.q.device.type == "meta" else t.q.device
-    bound = Bound(pair.mask, tables, place, t.sizes())
+    bound = Bound(pair.mask, tables, place, t.sizes(), getattr(torch, pair.state))
     found = classify(bound, batch, heads, *size, *tiles).cpu()
     times = batch * heads // (found.shape[0] * found.shape[1])
     counts = [times * int((found == kind).sum()) for kind in range(3)]

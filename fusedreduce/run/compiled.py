@@ -22,7 +22,8 @@ from fusedreduce.run import driver, launch
 
 TYPES = {
     "float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64", "bool": "i1",
-    "int8": "i8", "uint8": "u8", "int16": "i16", "int32": "i32", "int64": "i64",
+    "int8": "i8", "uint8": "u8", "int16": "i16", "uint16": "u16", "int32": "i32", "uint32": "u32",
+    "int64": "i64",
 }  # fmt: skip
 COUNTS = ("partial_counts_ptr", "partial_ids_ptr", "full_counts_ptr", "full_ids_ptr")
 Argument = tuple[dict[str, str], dict[str, Any], list[str]]  # types, constants, aligned ones

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from fusedreduce.blocks.language import load, torch_dialect
 from fusedreduce.ir.check import promote
-from fusedreduce.ir.evaluate import Dialect, compiled_all, dialect
+from fusedreduce.ir.evaluate import compiled_all
 from fusedreduce.ir.expr import Expr, call, is_const, names, rewrite
 
 Values: TypeAlias = "dict[str, Tensor]"
@@ -50,9 +50,7 @@ class Language:
 
     def load(self, value: Tensor) -> Tensor:
         """What is computed with: floats in the state's dtype, integers in int64."""
-        if value.dtype == torch.bool:
-            return value
-        return value.to(self.state if value.dtype.is_floating_point else torch.int64)
+        return load(value, self.state)
 
     def function(
         self, exprs: Sequence[Expr], kinds: Mapping[str, str], types: Sequence[str]
@@ -74,25 +72,6 @@ def unwatched() -> bool:
     """
     inside = torch._C._functorch.peek_interpreter_stack() is not None
     return not inside and torch._C._len_torch_dispatch_stack() == 0
-
-
-@lru_cache(maxsize=16)
-def torch_dialect(state: torch.dtype, device: torch.device) -> Dialect:
-    kinds = {"float": state, "int": torch.int64, "bool": torch.bool}
-
-    def cast(value: Tensor, to: str) -> Tensor:
-        """An explicit conversion rounds; what follows is computed in the state's dtype again."""
-        wanted = kinds.get(to) or getattr(torch, to)
-        rounded = value.to(wanted)
-        if wanted == torch.bool or wanted == torch.float64:
-            return rounded
-        return rounded.to(state if wanted.is_floating_point else torch.int64)
-
-    def const(value: float) -> Tensor:
-        dtype = state if isinstance(value, float) else None
-        return torch.tensor(value, dtype=dtype, device=device)
-
-    return dialect("torch", {"torch": torch}, const=const, cast=cast, dtype=state)
 
 
 def _cheap_power(node: Expr) -> Expr | None:

@@ -176,7 +176,8 @@ def block_lists(pair: Pair, inputs: PairInputs, queries: int, keys: int) -> Bloc
     assert pair.mask is not None
     read = set(names(pair.mask))
     tables = {n: t for n, t in inputs.tables.items() if n in read}
-    bound = Bound(pair.mask, tables, inputs.q.device, inputs.sizes())
+    state = getattr(torch, pair.state)
+    bound = Bound(pair.mask, tables, inputs.q.device, inputs.sizes(), state)
     batch, heads, length = inputs.rows
     found = classify(bound, batch, heads, length, inputs.k.shape[2], queries, keys)
     found = found.clone()

@@ -16,31 +16,58 @@ from fusedreduce.ir import expr as ir
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.expr import Expr
 from fusedreduce.trace.functions import dtype_kind
+from fusedreduce.trace.integers import (
+    INDEX,
+    TRUTH,
+    Whole,
+    any_of,
+    constant,
+    converted,
+    outcome,
+    require_index,
+    require_served,
+)
 from fusedreduce.trace.names import ALIASES
 from fusedreduce.trace.place import refuse
 from fusedreduce.trace.value import FUNCTIONS, Kind, Traced, apply
 
 
 class Position(Traced):
-    """A traced index, or what was computed from some; knows the captures of its function."""
+    """A traced index, or what was computed from some; knows the captures of its function.
 
-    __slots__ = ("captures",)
+    whole   what is known of an integer or boolean; None for floats
+    """
+
+    __slots__ = ("captures", "whole")
     captures: Captures
+    whole: Whole | None
 
-    def __init__(self, expr: Expr, kind: Kind, captures: Captures) -> None:
+    def __init__(self, expr: Expr, kind: Kind, captures: Captures, whole: Whole | None) -> None:
         super().__init__(expr, kind)
         self.captures = captures
+        self.whole = whole
 
     @staticmethod
     def named(name: str, kind: Kind, captures: Captures) -> Position:
-        return Position(ir.var(name), kind, captures)
+        return Position(ir.var(name), kind, captures, INDEX if kind == "int" else None)
 
     def build(self, op: str, args: Sequence[Any], kind: Kind) -> Position:
-        made = ir.call(op, *(a.expr if isinstance(a, Traced) else a for a in args))
-        return Position(made, kind, self.captures)
+        given = [a.whole if isinstance(a, Position) else a for a in args]
+        made = outcome(op, given, kind)
+        expr = ir.call(made.op, *(a.expr if isinstance(a, Traced) else a for a in args))
+        expr = ir.cast(expr, made.wraps) if made.wraps else expr
+        return Position(expr, made.kind, self.captures, made.whole)
 
     def convert(self, dtype: str, kind: Kind) -> Position:
-        return Position(ir.cast(self.expr, dtype), kind, self.captures)
+        to = getattr(torch, dtype)
+        require_served(to, "a conversion to")
+        if kind == "int" and self.whole is not None:
+            whole, changes = converted(self.whole, to)
+            as_is = self.kind == "int" and not changes
+            expr = self.expr if as_is else ir.cast(self.expr, dtype)
+            return Position(expr, kind, self.captures, whole)
+        known = None if kind == "float" else any_of(to)
+        return Position(ir.cast(self.expr, dtype), kind, self.captures, known)
 
     def lookup(self, name: str) -> Callable[..., Any] | None:
         """The language's function, with 0-d tensors among its arguments; and constants."""
@@ -107,13 +134,17 @@ class Captures:
         self.tables.append(table)
         return f"t{len(self.tables) - 1}"
 
-    def constant(self, value: Any) -> Position:
-        return Position(ir.const(value), dtype_kind(torch.tensor(value).dtype), self)
+    def constant(self, value: Any, dtype: torch.dtype) -> Position:
+        kind = dtype_kind(dtype)
+        number = {"bool": bool, "int": int, "float": float}[kind](value)
+        return Position(ir.const(number), kind, self, None if kind == "float" else constant(
+            number, dtype))  # fmt: skip
 
-    def embedded(self, expr: Expr, sources: Sequence[Any], kind: Kind) -> Position:
-        """A value traced elsewhere, whose tables t0, t1, ... are these sources."""
+    def embedded(self, expr: Expr, sources: Sequence[Any]) -> Position:
+        """A truth value traced elsewhere, whose tables t0, t1, ... are these sources."""
         names = [self.name(source) for source in sources]
-        return Position(ir_tables.renamed(expr, lambda t: names[int(t[1:])]), kind, self)
+        expr = ir_tables.renamed(expr, lambda t: names[int(t[1:])])
+        return Position(expr, "bool", self, TRUTH)
 
     def lifted(self, value: Any) -> Any:
         """A 0-d tensor as the read of its element, any other value as it is."""
@@ -132,8 +163,12 @@ class Captures:
         indices = tuple(next(new) if e is None else e for e in before)
         if any(e is None for e in indices):
             return Rest(table, indices, self)
-        whole = [e for e in indices if e is not None]
-        return Position(ir_tables.element(self.name(table), whole), dtype_kind(table.dtype), self)
+        at = [e for e in indices if e is not None]
+        kind = dtype_kind(table.dtype)
+        varies = not set("bhij").isdisjoint(ir.names(*at))
+        require_served(table.dtype, f"a captured tensor of shape {tuple(table.shape)} is of")
+        whole = None if kind == "float" else any_of(table.dtype, varies)
+        return Position(ir_tables.element(self.name(table), at), kind, self, whole)
 
     def _spread(self, key: Any, rank: int, table: Tensor) -> list[Expr | None]:
         """One index a dimension; None where the dimension stays whole (`:`, `...`, left out)."""
@@ -156,7 +191,8 @@ class Captures:
             return None
         if isinstance(index, int) and not isinstance(index, bool):
             return ir.const(index)
-        if isinstance(index, Position) and index.kind == "int":
+        if isinstance(index, Position) and index.whole and index.kind == "int":
+            require_index(index.whole.dtype)
             return index.expr
         came = f"{index.kind} value" if isinstance(index, Position) else repr(index)
         raise refuse(
@@ -196,7 +232,7 @@ class Captured(TorchFunctionMode):
             return apply(name, (first, *others), kwargs)
         made = func(*args, **kwargs)
         if name in _FACTORIES and made.ndim == 0:
-            return self.captures.constant(made.item())
+            return self.captures.constant(made.item(), made.dtype)
         return made
 
 
@@ -229,9 +265,8 @@ def _filled(like: Position, size: Any, value: Any, dtype: torch.dtype | None) ->
             came=f"shape {tuple(size)}",
             do="the function is written for one query and one key: use a number",
         )
-    kind = like.kind if dtype is None else dtype_kind(dtype)
-    number = {"bool": bool, "int": int, "float": float}[kind](value)
-    return Position(ir.const(number), kind, like.captures)
+    own = like.whole.dtype if like.whole else torch.float32
+    return like.captures.constant(value, dtype or own)
 
 
 def _new(value: Any) -> Callable[..., Position]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from fusedreduce.trace.integers import require_number
 from fusedreduce.trace.names import KNOWN
 from fusedreduce.trace.place import refuse
 from fusedreduce.trace.value import FUNCTIONS, Kind, Traced
@@ -49,6 +50,9 @@ def emit(op: str, *args: Any, kind: Kind | None = None) -> Any:
     first = next((a for a in args if isinstance(a, Traced)), None)
     if first is None:
         raise refuse(f"{op} of constants only", do="compute it with Python's own operators")
+    for a in args:
+        if isinstance(a, int) and not -(2**63) <= a < 2**63:
+            raise refuse("a number of more than 64 bits", expected="-2^63 to 2^63 - 1", came=f"{a}")
     return first.build(op, args, kind or joined)
 
 
@@ -156,6 +160,17 @@ def _gelu(x: Any, approximate: str = "none") -> Any:
     return x * (emit("tanh", inner, kind="float") + 1.0) * 0.5
 
 
+def _pow(x: Any, power: Any) -> Any:
+    if _joined((x, power)) != "float" and isinstance(power, int) and power < 0:
+        raise refuse(
+            "an integer to a negative power",
+            expected="a power of 0 or more, as in torch",
+            came=f"a power of {power}",
+            do="convert it: x.float() ** -1",
+        )
+    return emit("pow", x, power)
+
+
 def _logaddexp(a: Any, b: Any) -> Any:
     m = emit("maximum", a, b)
     safe = _where(emit("isinf", m, kind="bool"), 0.0, m)
@@ -190,6 +205,9 @@ def _like(value: float) -> Callable[..., Any]:
 def _full_like(x: Any, fill_value: Any, *, dtype: torch.dtype | None = None) -> Any:
     kind = kind_of(x) if dtype is None else dtype_kind(dtype)
     number = {"bool": bool, "int": int, "float": float}[kind](fill_value)
+    width = dtype or x.width
+    if kind == "int" and width is not None:
+        require_number(int(number), width)
     return x.build("where", (x == x, number, number), kind)
 
 
@@ -236,7 +254,7 @@ FUNCTIONS.update(
         "div": _div,
         "floor_divide": _same("floordiv"),
         "remainder": _same("mod"),
-        "pow": _same("pow"),
+        "pow": _pow,
         "square": lambda x: emit("mul", x, x),
         "where": _where,
         "clamp": _clamp,

@@ -82,7 +82,8 @@ def trace_indexed(fn: Callable[..., Any], arguments: Sequence[str] = INDICES) ->
     arguments   INDICES or SCORED; `score` is a float, the others are integers
 
     Raises DeclarationError for control flow on traced values, a captured tensor that is used
-    without its indices, operations the language does not know, a wrong number of parameters.
+    without its indices, operations the language does not know, a wrong number of parameters,
+    integers of 8 or 16 bits that torch would wrap around.
 
     >>> from fusedreduce.ir.show import show
     >>> import torch

@@ -41,6 +41,11 @@ class Traced:
         self.expr = expr
         self.kind = kind
 
+    @property
+    def width(self) -> torch.dtype | None:
+        """The dtype that torch has an integer in, where it is known."""
+        return None
+
     # -- building: a subclass with shapes overrides these two
 
     def build(self, op: str, args: Sequence[Any], kind: Kind) -> Any:

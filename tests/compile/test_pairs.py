@@ -118,6 +118,26 @@ def test_wide_dtypes(direction: str, dtype: torch.dtype) -> None:
     check(*compiled(masked(SOFTMAX, "causal"), direction, 90, 64, dtype), 90, 8192)
 
 
+@pytest.mark.parametrize("direction", DIRECTIONS)
+def test_integers_beyond_32_bits(direction: str) -> None:
+    """Positions are widened, in a mask and in the ends of a range; int32 wraps.
+
+    NOTE: quotients of 64 bits take many registers: where a mask has three of them, tiles spill.
+    """
+
+    def several(t: Any) -> Any:
+        return lambda b, h, i, j: (
+            ((i * 2654435761 + j) % 7 < 3) & (i**5 > j)
+            & ((1 << (i % 50)) > (t.of_q[b, i] * t.of_k[b, j]).to(torch.int32))
+        )  # fmt: skip
+
+    def far(t: Any) -> Any:
+        return lambda b, h, i, j: (i - j <= 2**40) & (i >= j)
+
+    check(*compiled(replace(masked(SOFTMAX, "documents"), mask=several), direction, 90), 90, 1024)
+    check(*compiled(replace(SOFTMAX, mask=far), direction, 90), 90, 128)
+
+
 @pytest.mark.parametrize("mask", [None, "causal"])
 def test_lengths_and_offsets_are_not_specialised(mask: str | None) -> None:
     """A build is called again with others: 1 and multiples of 16 must not be built in."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Iterator
 
 import pytest
@@ -125,6 +126,33 @@ def test_a_bare_function_in_a_compiled_one_is_refused() -> None:
     fast = compiled(lambda q, k, v: fr.attention(q, k, v, mask=lambda b, h, i, j: i >= j))
     with pytest.raises(Exception, match=r"fr\.mask|OperandError"):
         fast(*inputs())
+
+
+def test_a_bare_function_ends_a_graph_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without fullgraph=True the call runs uncompiled, and torch looks into none of our caches."""
+    monkeypatch.setattr(torch._dynamo.utils, "warn_once_cache", set())
+    ids = torch.arange(9) // 4
+    both = ids[:, None] == ids
+    q, k, v = inputs(Sq=9, Sk=9)
+
+    def attends(q, k, v):
+        return fr.attention(q * 2, k, v, mask=lambda b, h, i, j: ids[i] == ids[j]).relu()
+
+    def reduces(q, k, v):
+        def score(s, b, h, i, j):
+            return s + torch.where(ids[i] == ids[j], 1.0, 0.0)
+
+        return fr.pairwise(fr.reductions.LogSumExp, q * 2, k, score_mod=score) * 2
+
+    def run(function):
+        return torch.compile(function, backend="aot_eager")(q, k, v)
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        got, sums = run(attends), run(reduces)
+    assert [str(w.message) for w in caught] == []
+    same(got, plain(q * 2, k, v, both)["out"].relu(), (q, k, v))
+    same(sums, 2 * torch.logsumexp(2 * q @ k.mT + both * 1.0, -1), (q, k))
 
 
 def test_a_user_error_shows_while_compiling() -> None:
