@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 
+from fusedreduce.api.pairwise import runner_for, runner_of
 from fusedreduce.gradient import NoBackward
 from fusedreduce.gradient.pairs import PairBackward, backward
 from fusedreduce.pair import Pair
+from fusedreduce.plan import pairs as plans
 from fusedreduce.run import pair_gradients, pair_printed, pair_tiles, tiles
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.run.pair_rows import RowValues
@@ -51,6 +55,22 @@ def printed_backward(
     both = None if tile is None else dict.fromkeys(("keys", "queries"), tile)
     with printing.poisoned():
         return pair_printed.Backward(b, wanted, both)(inputs, vectors, rows)
+
+
+@contextmanager
+def split_keys(n: int) -> Iterator[None]:
+    """Printed forwards split their keys in n; what was prepared otherwise is forgotten."""
+    with patch.object(plans, "splits", lambda *given: n):
+        forget()
+        try:
+            yield
+        finally:
+            forget()
+
+
+def forget() -> None:
+    runner_for.cache_clear()
+    runner_of.cache_clear()
 
 
 TILES = Backend(pair_tiles.forward, in_tiles, tiles.run)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 from torch import Tensor
 
 import fusedreduce as fr
-from fusedreduce.plan import pairs as plans
+from fusedreduce.run import pair_printed
 from tests import attention, masks, pairs, printing
 from tests.accuracy import require_near
-from tests.pair_checks import PRINTED, check, results, rounded
+from tests.pair_checks import PRINTED, check, results, rounded, split_keys
 from tests.pairs import DECLARED, SCORES, Arguments, Case, arguments, masked, scored, sizes
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of rows that see nothing
@@ -35,13 +37,10 @@ def poisoned() -> Iterator[None]:
 
 
 @pytest.fixture
-def split(monkeypatch: pytest.MonkeyPatch) -> Split:
+def split() -> Iterator[Split]:
     """`split(n)`: from now on the keys of every query are split in n."""
-
-    def force(n: int) -> None:
-        monkeypatch.setattr(plans, "splits", lambda *given: n)
-
-    return force
+    with ExitStack() as stack:
+        yield lambda n: stack.enter_context(split_keys(n))
 
 
 def check_forward(case: Case, a: Arguments, tile: Any = SMALL) -> None:
@@ -157,11 +156,14 @@ def test_names(split: Split) -> None:
 
 
 def both(call: Callable[[], Any], split: Split, n: int = 4) -> tuple[list[Tensor], list[Tensor]]:
-    """All tensors that a call answers, with keys split and not."""
+    """All tensors that a call answers, with keys split and not; and were they?"""
     found = []
     for splits in (n, 1):
         split(splits)
-        found.append(flat(call()))
+        merge = pair_printed.merged_splits
+        with patch.object(pair_printed, "merged_splits", wraps=merge) as merged:
+            found.append(flat(call()))
+        assert merged.called == (splits > 1)
     return found[0], found[1]
 
 
