@@ -96,9 +96,9 @@ def attention(q: Tensor, k: Tensor, what: str, outputs: tuple[str, ...]) -> tupl
         SoftmaxSum, q, k, k, q.shape[3] ** -0.5, SCORES.get(what), MASKS.get(what), outputs,
         {}, 0, 0, None, False,
     )  # fmt: skip
-    task, values = call.prepared("")
-    pair = pair_of(task, values, trust=False)
-    return pair, Given(task, values).inputs(pair.numbers)
+    runner, values = call.prepared("")
+    pair = pair_of(runner.task, values, trust=False)
+    return pair, Given(runner.task, values).inputs(pair.numbers)
 
 
 MERGE = Merge("full", 8)
