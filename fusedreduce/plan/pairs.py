@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fusedreduce.pair import Pair
 from fusedreduce.plan.device import Device, device
-from fusedreduce.plan.rows import BYTES, PROCESSORS
+from fusedreduce.plan.rows import BYTES
 
 HOPPER = (9, 0)
 DIRECTIONS = ("forward", "keys", "queries")  # the last two: d k and d v, d q
@@ -80,7 +80,10 @@ ROOM = 250  # registers of a thread that a plan may count on
 WARPS = 8  # that a multiprocessor should hold: programs of four warps come in pairs
 FEWEST_KEYS = 1024  # of a row whose keys are split: a second kernel merges the splits
 LEAST_KEYS = 256  # of one split
-MOST_SPLITS = 64
+MOST_SPLITS = 16
+STATES = (
+    32  # float32 states are 8 bytes a number, k and v 4 in 16 bits: keys for a state to be 1/16
+)
 
 
 def plan(
@@ -119,21 +122,23 @@ def beside(made: PairPlan) -> int:
     return max(WARPS // made.num_warps, 1)
 
 
-def splits(made: PairPlan, programs: int, keys: int, processors: int = PROCESSORS) -> int:
+def splits(made: PairPlan, queries: int, keys: int) -> int:
     """Over how many programs the keys of a block of queries are split: a power of two.
 
-    So many that all of them run at once; 1 where the blocks of queries alone, `programs`, give
-    every multiprocessor work.
+    A function of the lengths alone, whatever the batch: a row's bits do not depend on how many
+    others there are. Only one block of queries is worth it, and as many splits as write and read
+    again, as states, a sixteenth of what k and v are.
 
     >>> made = PairPlan("forward", 64, 64, 4, 3, 0, 0)
-    >>> [splits(made, programs, 8192) for programs in (1, 8, 64, 128, 512)]
-    [32, 32, 4, 2, 1]
+    >>> [splits(made, queries, 8192) for queries in (1, 16, 32, 64, 65)]
+    [16, 16, 8, 4, 1]
+    >>> [splits(made, 1, keys) for keys in (1000, 2000, 4096, 131072)]
+    [1, 4, 16, 16]
     """
-    if keys < FEWEST_KEYS:
+    if keys < FEWEST_KEYS or queries > made.QUERIES:
         return 1
-    together = processors * beside(made) // max(programs, 1)
-    most = max(min(together, keys // LEAST_KEYS, MOST_SPLITS), 1)
-    return 1 << (most.bit_length() - 1)
+    most = min(MOST_SPLITS, keys // LEAST_KEYS, keys // (STATES * queries))
+    return 1 << (max(most, 1).bit_length() - 1)
 
 
 def shared_bytes(pair: Pair, direction: str, queries: int, keys: int, stages: int) -> int:

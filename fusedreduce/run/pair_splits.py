@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-import torch
 from torch import Tensor
 
 from fusedreduce.declare.record import Field, Record, Slot
@@ -21,7 +20,6 @@ from fusedreduce.ir.expr import Expr, substitute, var
 from fusedreduce.pair import Pair, Result
 from fusedreduce.plan import pairs as pair_plans
 from fusedreduce.plan.pairs import PairPlan
-from fusedreduce.plan.rows import PROCESSORS
 from fusedreduce.program import Axis, Dims, Input, Output, Program, Stage
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.states import merged
@@ -35,17 +33,7 @@ STAGE = "merged"
 
 def number_of_splits(inputs: PairInputs, plan: PairPlan) -> int:
     """Over how many programs the keys of each block of queries are split; 1: not at all."""
-    batch, heads, length = inputs.rows
-    programs = -(-length // plan.QUERIES) * batch * heads
-    return pair_plans.splits(plan, programs, inputs.k.shape[2], processors(inputs.q.device))
-
-
-@lru_cache(maxsize=64)
-def processors(device: torch.device) -> int:
-    """Of the device; of the one that plans are made for where there is none."""
-    if device.type != "cuda":
-        return PROCESSORS
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    return pair_plans.splits(plan, inputs.q.shape[2], inputs.k.shape[2])
 
 
 @lru_cache(maxsize=256)

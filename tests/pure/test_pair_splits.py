@@ -22,12 +22,11 @@ ANY_ORDER = [c for c in DECLARED if c.name != "moments"]
 
 @pytest.mark.parametrize(
     ("shape", "Sk", "n"),
-    [((1, 8, 1), 8192, 32), ((1, 8, 1), 1000, 1), ((1, 8, 1), 2000, 4), ((1, 1, 1), 131072, 64),
-     ((1, 8, 1), 131072, 32), ((8, 8, 16), 8192, 4), ((16, 8, 1), 8192, 2), ((64, 8, 1), 8192, 1),
-     ((1, 8, 2048), 2048, 1)],
+    [((1, 8, 1), 8192, 16), ((1, 8, 1), 1000, 1), ((1, 8, 1), 2000, 4), ((1, 1, 1), 131072, 16),
+     ((8, 8, 16), 8192, 16), ((8, 8, 64), 8192, 4), ((64, 8, 1), 8192, 16), ((1, 8, 65), 8192, 1)],
 )  # fmt: skip
 def test_how_many(shape: tuple[int, int, int], Sk: int, n: int) -> None:
-    """All run at once, two on a multiprocessor; 256 keys each at the least; explain says it."""
+    """By the lengths alone; 256 keys each at the least; explain says it."""
     B, H, Sq = shape
     q, k, v = (torch.empty(B, H, s, 64, dtype=torch.bfloat16, device="meta")
                for s in (Sq, Sk, Sk))  # fmt: skip
@@ -41,7 +40,7 @@ def test_heads_that_are_packed_count_once() -> None:
     """Eight heads share one of k: their queries are rows of one tile."""
     q, k = (torch.empty(1, h, s, 64, dtype=torch.bfloat16, device="meta")
             for h, s in ((64, 1), (8, 8192)))  # fmt: skip
-    assert "split over 32 programs" in fr.explain(fr.attention, q, k, k, enable_gqa=True)
+    assert "split over 16 programs" in fr.explain(fr.attention, q, k, k, enable_gqa=True)
 
 
 @pytest.mark.parametrize("case", ANY_ORDER, ids=lambda c: c.name)
