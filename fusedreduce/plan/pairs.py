@@ -81,9 +81,7 @@ WARPS = 8  # that a multiprocessor should hold: programs of four warps come in p
 FEWEST_KEYS = 1024  # of a row whose keys are split: a second kernel merges the splits
 LEAST_KEYS = 256  # of one split
 MOST_SPLITS = 16
-STATES = (
-    32  # float32 states are 8 bytes a number, k and v 4 in 16 bits: keys for a state to be 1/16
-)
+STATES = 32  # keys of a split for one query: states are then a sixteenth of what is read
 
 
 def plan(
