@@ -14,9 +14,8 @@ TAKES_TWO = (
     "multiply", "max_propagating", "min_propagating", "floor_mod", "floor_div", "atan2", "power",
     "whole_power", "odd",
 )  # fmt: skip
-KERNELS = tuple(
-    name for name in FUNCTIONS if name not in ("exp_scaled", "whole_power", "real_power")
-)
+OWN = ("exp_scaled", "whole_power", "real_power", "random")
+KERNELS = tuple(name for name in FUNCTIONS if name not in OWN)
 
 _UNARY = """
 @triton.jit
