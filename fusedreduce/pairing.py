@@ -2,7 +2,8 @@
 
 A `PairTask` is what somebody asked for, without any tensor: equal tasks share everything that was
 made for one of them. A call's arguments have fixed names: q, k, v, the number `scale`, the user's
-tensors of the score s0, s1, ... and of the mask m0, ..., other operands o0, ..., and two offsets.
+tensors of the score s0, s1, ... and of the mask m0, ..., other operands o0, ..., two offsets, and
+of dropout the tensor `seed` and the numbers `dropped` and `kept`.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ from torch import Tensor
 
 from fusedreduce import pipeline
 from fusedreduce.blocks.bound import Bound
+from fusedreduce.declare.dropped import dropped, keep_of
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
 from fusedreduce.declare.restrict import needed_fields, restricted
 from fusedreduce.ir import tables as ir_tables
-from fusedreduce.ir.expr import Expr, const, names, substitute, var
+from fusedreduce.ir.evaluate import evaluate
+from fusedreduce.ir.expr import Expr, call, cast, const, names, substitute, var, where
+from fusedreduce.ir.philox import BITS
 from fusedreduce.masks.sources import bind
 from fusedreduce.masks.text import direct, has_tables, over
 from fusedreduce.pair import (
@@ -41,6 +45,7 @@ from fusedreduce.pair import (
 from fusedreduce.program import typed
 from fusedreduce.request import state_dtype
 from fusedreduce.run import eager
+from fusedreduce.run.language import torch_dialect
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.trace import dtype_kind
 from fusedreduce.trace import kind_of as trace_kind
@@ -59,6 +64,7 @@ class PairTask:
     score     the text of a `Score`, "" for none; mask, the text of a `Mask`, likewise
     operands  the declaration's operands but the score, in the order of the arguments o0, o1, ...
     varying   for each of them the indices that it varies with: "bhj" of a tensor (B, H, 1, Sk)
+    dropout   payloads are dropped at random: the offsets of queries and keys, by name or 0
     """
 
     R: type[Reduction]
@@ -69,6 +75,7 @@ class PairTask:
     mask: str = ""
     operands: tuple[str, ...] = ()
     varying: tuple[str, ...] = ()
+    dropout: tuple[str | int, str | int] | None = None
 
     @property
     def name(self) -> str:
@@ -88,7 +95,7 @@ class PairTask:
     def options(self) -> tuple[Any, ...]:
         return (
             self.outputs, self.state, self.scaled, self.score, self.mask, self.operands,
-            self.varying,
+            self.varying, self.dropout,
         )  # fmt: skip
 
     @cached_property
@@ -104,13 +111,42 @@ class PairTask:
             v = values["k"].new_zeros(()).expand(*values["k"].shape[:3], 1)
         operands = {n: four(values[f"o{k}"], values["q"]) for k, n in enumerate(self.operands)}
         arguments = (self.R, values["q"], values["k"], v, given.score, given.mask)
+        more = {"operands": operands, "keep": given.keep if self.dropout else None}
         with pipeline.meaning():
             if not self.state:
-                return eager.pair(*arguments, outputs=self.outputs, operands=operands)
-            found = eager.pair_state(*arguments, operands=operands)
+                return eager.pair(*arguments, outputs=self.outputs, **more)
+            found = eager.pair_state(*arguments, **more)
         fields = needed_fields(record, frozenset(self.outputs))
         slots = [s.name for s in record.slots if self.state == "whole" or s.field in fields]
         return {f"state.{n}": found[n] for n in slots}
+
+
+@dataclass(frozen=True)
+class Dropout:
+    """With which probability payloads are dropped; the seed, (1,) int64; the offsets, as in a task.
+
+    A pair (b, h, i, j) keeps its payload where its random number of 24 bits is not below `dropped`.
+    """
+
+    p: float
+    seed: Tensor
+    by: tuple[str | int, str | int]
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The arguments of a call."""
+        kept = 1.0 / (1.0 - self.p) if self.p < 1.0 else 0.0
+        return {"seed": self.seed, "dropped": float(round(self.p * 2**BITS)), "kept": kept}
+
+
+def keep(seed: Expr, by: tuple[str | int, str | int]) -> Expr:
+    """The weight of a pair's payload: 0 where it is dropped, else 1 / (1 - p).
+
+    Positions count in the whole, so that pieces of queries and keys draw what the whole draws.
+    """
+    i, j = (var(n) + var(o) if isinstance(o, str) else var(n) for n, o in zip("ij", by, strict=True))
+    bits = cast(call("random", seed, i, var("h"), j, var("b")), "float")
+    return where(call("ge", bits, var("dropped")), var("kept"), 0.0)
 
 
 def four(value: Any, like: Tensor) -> Tensor:
@@ -163,6 +199,7 @@ class Given:
         if has_tables(self.task.mask) and self.mask_bound:
             found |= self.mask_bound.renamed("m").tables
         operands = [f"o{k}" for k in range(len(self.task.operands))]
+        operands += ["seed"] if self.task.dropout else []
         return found | {n: v for n in operands if isinstance(v := self.values[n], Tensor)}
 
     def inputs(self, numbers: tuple[str, ...]) -> PairInputs:
@@ -183,6 +220,15 @@ class Given:
     def mask(self) -> Any:
         return None if self.mask_bound is None else self.mask_bound.evaluate
 
+    def keep(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        assert self.task.dropout is not None
+        numbers = {n: self.values[n] for n in ("dropped", "kept")}
+        numbers |= {"q_offset": self.offset("q"), "k_offset": self.offset("k")}
+        at = {"b": b, "h": h, "i": i, "j": j, "seed": self.values["seed"].reshape(())}
+        floats = torch_dialect(state_dtype(self.values["q"].dtype), b.device)
+        made: Tensor = evaluate(keep(var("seed"), self.task.dropout), at | numbers, floats)
+        return made
+
 
 def pair_of(task: PairTask, values: Values, trust: bool) -> Pair:
     """The normal form for arguments of these dtypes and widths."""
@@ -194,6 +240,10 @@ def pair_of(task: PairTask, values: Values, trust: bool) -> Pair:
         score = substitute(score, {SCORE: var(SCORE) * var("scale")})
     operands = [(record.operands[0], score)]
     operands += [(n, operand(task, k, values)) for k, n in enumerate(task.operands)]
+    if task.dropout:
+        weight = keep(ir_tables.element("seed", [const(0)]), task.dropout)
+        operands.append((keep_of(record), weight))
+        record = dropped(record)
     exprs = [*(e for _, e in operands), *([] if seen is None else [seen])]
     tables = {n: Table(n, t.dim(), name_of(t.dtype)) for n, t in given.tables.items()}
     reads = ir_tables.reads(*exprs)

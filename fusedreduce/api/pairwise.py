@@ -31,7 +31,7 @@ from fusedreduce.errors import OperandError, OptionError, message
 from fusedreduce.masks import Mask, Score
 from fusedreduce.pair import depends_on, is_vector
 from fusedreduce.pair_runner import PairRunner
-from fusedreduce.pairing import PairTask, record_of
+from fusedreduce.pairing import Dropout, PairTask, record_of
 from fusedreduce.run import merging, opaque
 
 
@@ -169,6 +169,7 @@ class PairCall:
     k_offset: int | torch.SymInt
     impl: str | None
     trust: bool
+    dropout: Dropout | None = None
 
     def results(self) -> dict[str, Tensor]:
         """The outputs by name."""
@@ -195,6 +196,7 @@ class PairCall:
         runner = runner_for(
             self.R, self.outputs, state, self.scale is not None,
             "" if score is None else score.text, "" if mask is None else mask.text, names, varying,
+            None if self.dropout is None else self.dropout.by,
         )  # fmt: skip
         values: dict[str, Any] = {"q": self.q, "k": self.k}
         payload = next((given[n] for n in record.payloads if n in given), None)
@@ -207,6 +209,8 @@ class PairCall:
             values |= {f"m{n}": t for n, t in enumerate(mask.tensors)}
         if self.scale is not None:
             values["scale"] = float(self.scale)
+        if self.dropout is not None:
+            values |= self.dropout.values
         values["q_offset"] = as_argument(self.q_offset)
         values["k_offset"] = as_argument(self.k_offset)
         return runner, values
