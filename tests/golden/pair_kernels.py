@@ -47,9 +47,9 @@ class PairKernel:
             SoftmaxSum, q, k, k, self.width**-0.5, SCORES.get(self.what), MASKS.get(self.what),
             outputs, {}, 0, 0, None, False,
         )  # fmt: skip
-        task, values = call.prepared("")
-        pair = pair_of(task, values, trust=False)
-        inputs = Given(task, values).inputs(pair.numbers)
+        runner, values = call.prepared("")
+        pair = pair_of(runner.task, values, trust=False)
+        inputs = Given(runner.task, values).inputs(pair.numbers)
         b = None if self.direction == "forward" else backward(pair, ("q", "k", "v"))
         pair = pair if b is None else b.forward
         plan = pair_kernels.plan_of(pair, self.direction, (9, 0))
