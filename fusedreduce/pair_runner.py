@@ -25,7 +25,7 @@ from fusedreduce.run import pair_gradients, pair_tiles, tiles
 from fusedreduce.run.calls import Plan
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.run.pair_printed import Backward, Forward, rows_by_kernel
-from fusedreduce.run.pair_rows import row_values
+from fusedreduce.run.pair_rows import RowValues
 from fusedreduce.runner import Runner, is_noting
 from fusedreduce.sizes import hint
 from fusedreduce.structure import Leaf
@@ -155,7 +155,8 @@ class PreparedPair:
         read = {r.table for r, _ in made.tables}
         asked = tuple(n for n in wanted if n in "qkv") + tuple(t for t in origin if t in read)
         backend = BACKENDS[self.implementation]
-        by_inputs, names = backend.backward(made, asked), (made.vector, adjoint(made.vector))
+        row_values, by_inputs = RowValues(made, backend.rows), backend.backward(made, asked)
+        names = (made.vector, adjoint(made.vector))
         ups = [adjoint(r.name) for r in self.pair.results if not r.vector and "float" in r.dtype]
 
         def run(values: Values) -> Tensors:
@@ -163,7 +164,7 @@ class PreparedPair:
             vectors = {n: values[n] for n in names if n in values}
             saved, adjoints = {n: values[n] for n in made.saved}, {n: values[n] for n in ups}
             with outside_autocast():
-                rows = row_values(made, inputs, saved, vectors, adjoints, backend.rows)
+                rows = row_values(inputs, saved, vectors, adjoints)
                 found = by_inputs(inputs, vectors, rows)
             answer: Tensors = {}
             for n, gradient in found.items():

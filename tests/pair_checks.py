@@ -14,7 +14,7 @@ from fusedreduce.gradient.pairs import PairBackward, backward
 from fusedreduce.pair import Pair
 from fusedreduce.run import pair_gradients, pair_printed, pair_tiles, tiles
 from fusedreduce.run.pair_inputs import PairInputs
-from fusedreduce.run.pair_rows import row_values
+from fusedreduce.run.pair_rows import RowValues
 from tests import pairs, printing
 from tests.accuracy import require_near
 from tests.pairs import Arguments, Case, Tensors
@@ -80,7 +80,7 @@ def run_backward(
     adjoints = {f"d_{n}": u for n, u in ups.items()}
     vectors = {b.vector: made.get(b.vector), f"d_{b.vector}": adjoints.pop(f"d_{b.vector}", None)}
     saved = {n: made[n] for n in b.saved}
-    rows = row_values(b, inputs, saved, vectors, adjoints, by.rows)
+    rows = RowValues(b, by.rows)(inputs, saved, vectors, adjoints)
     return by.backward(b, inputs, vectors, rows, wanted, tile)
 
 

@@ -45,7 +45,7 @@ def backward(
     """The gradients of "q", "k", "v" and of tables, of the names in `wanted`, as these lie.
 
     vectors   d_<vector result> (B, H, Sq, DV); missing or None counts as 0
-    rows      the row values `b.rows` (B, H, Sq), as `pair_rows.row_values` makes them
+    rows      the row values `b.rows` (B, H, Sq), as `pair_rows.RowValues` makes them
     """
     with plainly(inputs.q.device):
         run = _Run(b, inputs, vectors.get(adjoint(b.vector)), rows, frozenset(wanted), tile)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,41 +30,58 @@ Run = Callable[[Program, Mapping[str, Tensor]], Sequence[Tensor]]
 OUTER = (("b",), ("h",), ("i",))
 
 
-def row_values(
-    b: PairBackward,
-    inputs: PairInputs,
-    saved: Mapping[str, Tensor],
-    vectors: Mapping[str, Tensor | None],
-    adjoints: Mapping[str, Tensor | None],
-    run: Run = tiles.run,
-) -> dict[str, Tensor]:
-    """`b.rows` by name, each (B, H, Sq).
+class RowValues:
+    """`b.rows` by name, each (B, H, Sq), for inputs that lie in one way.
 
-    saved     the results `b.saved` of the forward
-    vectors   the vector result and its adjoint, by `out` and `d_out`
-    adjoints  of scalar results, by `d_<result>`; missing ones and None count as 0
-    run       answers the outputs of a program, in order
+    run   answers the outputs of a program, in order
     """
-    given = dict(saved) | {n: t for n, t in adjoints.items() if t is not None}
-    d_out = vectors.get(adjoint(b.vector)) if b.vector else None
-    found = dict(given)
-    how = recipe(b, frozenset(given), d_out is not None)
-    if how.exprs:
-        assert d_out is not None
-        tensors = {n: given[n] for n in how.read}
-        tensors |= {b.vector: _there(vectors, b.vector), adjoint(b.vector): d_out}
-        dtypes = tuple((n, t.dtype) for n, t in tensors.items())
-        program = row_program(b, how.exprs, dtypes, (*inputs.rows, b.forward.DV))
-        made = run(program, {i.name: tensors[i.name] for i in program.inputs})
-        found |= zip((n for n, _ in how.exprs), made, strict=True)
-    if how.later:
-        found |= _by_language(b, inputs, found, dict(how.later))
-    missing = [n for n in b.rows if n not in found]
-    if missing:
-        state = getattr(torch, b.forward.state)
-        zero = torch.zeros((), dtype=state, device=inputs.q.device).expand(inputs.rows)
-        found |= dict.fromkeys(missing, zero)
-    return {n: found[n] for n in b.rows}
+
+    def __init__(self, b: PairBackward, run: Run = tiles.run) -> None:
+        self.b, self.run = b, run
+        self.known: dict[Any, tuple[Recipe, Program | None]] = {}
+
+    def __call__(
+        self,
+        inputs: PairInputs,
+        saved: Mapping[str, Tensor],
+        vectors: Mapping[str, Tensor | None],
+        adjoints: Mapping[str, Tensor | None],
+    ) -> dict[str, Tensor]:
+        """
+        saved     the results `b.saved` of the forward
+        vectors   the vector result and its adjoint, by `out` and `d_out`
+        adjoints  of scalar results, by `d_<result>`; missing ones and None count as 0
+        """
+        b = self.b
+        found = {**saved, **{n: t for n, t in adjoints.items() if t is not None}}
+        given = {n: vectors.get(n) for n in (b.vector, adjoint(b.vector))} if b.vector else {}
+        tensors = found | {n: t for n, t in given.items() if t is not None}
+        key = tuple([(n, t.dtype) for n, t in tensors.items()])
+        if key not in self.known:
+            self.known[key] = self.planned(inputs, found, tensors)
+        how, program = self.known[key]
+        if program is not None:
+            made = self.run(program, {i.name: tensors[i.name] for i in program.inputs})
+            found |= zip((n for n, _ in how.exprs), made, strict=True)
+        if how.later:
+            found |= _by_language(b, inputs, found, dict(how.later))
+        missing = [n for n in b.rows if n not in found]
+        if missing:
+            state = getattr(torch, b.forward.state)
+            zero = torch.zeros((), dtype=state, device=inputs.q.device).expand(inputs.rows)
+            found |= dict.fromkeys(missing, zero)
+        return {n: found[n] for n in b.rows}
+
+    def planned(
+        self, inputs: PairInputs, rows: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
+    ) -> tuple[Recipe, Program | None]:
+        b = self.b
+        how = recipe(b, frozenset(rows), bool(b.vector) and adjoint(b.vector) in tensors)
+        if not how.exprs:
+            return how, None
+        read = (*how.read, b.vector, adjoint(b.vector))
+        dtypes = tuple((n, tensors[n].dtype) for n in read)
+        return how, row_program(b, how.exprs, dtypes, (*inputs.rows, b.forward.DV))
 
 
 @dataclass(frozen=True)
@@ -91,12 +109,6 @@ def recipe(b: PairBackward, given: frozenset[str], has_vector: bool) -> Recipe:
     exprs |= {n: substitute(e, {s: var(f"{s}.value") for s in sums}) for n, e in plain.items()}
     rows = tuple(n for n in names(*exprs.values()) if n in given)
     return Recipe(tuple(exprs.items()), rows, tuple(later.items()))
-
-
-def _there(vectors: Mapping[str, Tensor | None], name: str) -> Tensor:
-    value = vectors[name]
-    assert value is not None, name
-    return value
 
 
 @lru_cache(maxsize=256)
