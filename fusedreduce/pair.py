@@ -124,6 +124,11 @@ class Pair:
         return is_moderate(*(e for _, e in self.operands))
 
     @cached_property
+    def drawn(self) -> tuple[tuple[str, Expr], ...]:
+        """The operands that are made of indices alone, whatever the score is."""
+        return tuple((n, e) for n, e in self.operands if e.args and SCORE not in names(e))
+
+    @cached_property
     def in_any_order(self) -> bool:
         """May blocks of keys be taken in any order? First keeps the earliest key: it may not."""
         return self.record.commutative and all(f.kind != "First" for f in self.record.fields)

@@ -24,9 +24,7 @@ from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
 from fusedreduce.declare.restrict import needed_fields, restricted
 from fusedreduce.ir import tables as ir_tables
-from fusedreduce.ir.evaluate import evaluate
-from fusedreduce.ir.expr import Expr, call, cast, const, names, substitute, var, where
-from fusedreduce.ir.philox import BITS
+from fusedreduce.ir.expr import Expr, const, names, substitute, var
 from fusedreduce.masks.sources import bind
 from fusedreduce.masks.text import direct, has_tables, over
 from fusedreduce.pair import (
@@ -45,7 +43,7 @@ from fusedreduce.pair import (
 from fusedreduce.program import typed
 from fusedreduce.request import state_dtype
 from fusedreduce.run import eager
-from fusedreduce.run.language import torch_dialect
+from fusedreduce.run.pair_dropout import Offsets, keep, kept
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.trace import dtype_kind
 from fusedreduce.trace import kind_of as trace_kind
@@ -75,7 +73,7 @@ class PairTask:
     mask: str = ""
     operands: tuple[str, ...] = ()
     varying: tuple[str, ...] = ()
-    dropout: tuple[str | int, str | int] | None = None
+    dropout: Offsets | None = None
 
     @property
     def name(self) -> str:
@@ -111,42 +109,14 @@ class PairTask:
             v = values["k"].new_zeros(()).expand(*values["k"].shape[:3], 1)
         operands = {n: four(values[f"o{k}"], values["q"]) for k, n in enumerate(self.operands)}
         arguments = (self.R, values["q"], values["k"], v, given.score, given.mask)
-        more = {"operands": operands, "keep": given.keep if self.dropout else None}
+        weigh = given.keep if self.dropout else None
         with pipeline.meaning():
             if not self.state:
-                return eager.pair(*arguments, outputs=self.outputs, **more)
-            found = eager.pair_state(*arguments, **more)
+                return eager.pair(*arguments, self.outputs, operands, keep=weigh)
+            found = eager.pair_state(*arguments, operands, keep=weigh)
         fields = needed_fields(record, frozenset(self.outputs))
         slots = [s.name for s in record.slots if self.state == "whole" or s.field in fields]
         return {f"state.{n}": found[n] for n in slots}
-
-
-@dataclass(frozen=True)
-class Dropout:
-    """With which probability payloads are dropped; the seed, (1,) int64; the offsets, as in a task.
-
-    A pair (b, h, i, j) keeps its payload where its random number of 24 bits is not below `dropped`.
-    """
-
-    p: float
-    seed: Tensor
-    by: tuple[str | int, str | int]
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The arguments of a call."""
-        kept = 1.0 / (1.0 - self.p) if self.p < 1.0 else 0.0
-        return {"seed": self.seed, "dropped": float(round(self.p * 2**BITS)), "kept": kept}
-
-
-def keep(seed: Expr, by: tuple[str | int, str | int]) -> Expr:
-    """The weight of a pair's payload: 0 where it is dropped, else 1 / (1 - p).
-
-    Positions count in the whole, so that pieces of queries and keys draw what the whole draws.
-    """
-    i, j = (var(n) + var(o) if isinstance(o, str) else var(n) for n, o in zip("ij", by, strict=True))
-    bits = cast(call("random", seed, i, var("h"), j, var("b")), "float")
-    return where(call("ge", bits, var("dropped")), var("kept"), 0.0)
 
 
 def four(value: Any, like: Tensor) -> Tensor:
@@ -222,12 +192,9 @@ class Given:
 
     def keep(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         assert self.task.dropout is not None
-        numbers = {n: self.values[n] for n in ("dropped", "kept")}
-        numbers |= {"q_offset": self.offset("q"), "k_offset": self.offset("k")}
-        at = {"b": b, "h": h, "i": i, "j": j, "seed": self.values["seed"].reshape(())}
-        floats = torch_dialect(state_dtype(self.values["q"].dtype), b.device)
-        made: Tensor = evaluate(keep(var("seed"), self.task.dropout), at | numbers, floats)
-        return made
+        offsets = {"q_offset": self.offset("q"), "k_offset": self.offset("k")}
+        at = {"b": b, "h": h, "i": i, "j": j, **offsets}
+        return kept(self.task.dropout, self.values, at, state_dtype(self.values["q"].dtype))
 
 
 def pair_of(task: PairTask, values: Values, trust: bool) -> Pair:
@@ -241,8 +208,7 @@ def pair_of(task: PairTask, values: Values, trust: bool) -> Pair:
     operands = [(record.operands[0], score)]
     operands += [(n, operand(task, k, values)) for k, n in enumerate(task.operands)]
     if task.dropout:
-        weight = keep(ir_tables.element("seed", [const(0)]), task.dropout)
-        operands.append((keep_of(record), weight))
+        operands.append((keep_of(record), keep(task.dropout)))
         record = dropped(record)
     exprs = [*(e for _, e in operands), *([] if seen is None else [seen])]
     tables = {n: Table(n, t.dim(), name_of(t.dtype)) for n, t in given.tables.items()}

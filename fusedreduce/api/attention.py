@@ -235,4 +235,3 @@ def scale_of(scale: Any, q: Tensor) -> float:
                 do="a learned scale is a score: fr.score(lambda s, b, h, i, j: s * scale), scale=1",
             )
         ) from None
-

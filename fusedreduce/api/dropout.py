@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from fusedreduce.errors import DeviceError, OptionError, message
-from fusedreduce.pairing import Dropout
+from fusedreduce.run.pair_dropout import Dropout, Offsets
 
 
-def dropout_of(p: Any, rng_seed: Any, q: Tensor, by: tuple[str | int, str | int]) -> Dropout | None:
+def dropout_of(p: Any, rng_seed: Any, q: Tensor, by: Offsets) -> Dropout | None:
     """None where nothing is dropped; `by` are the offsets of a call, by name."""
     chance = probability(p)
     return None if chance == 0.0 else Dropout(chance, seed_of(rng_seed, q.device), by)

@@ -31,8 +31,9 @@ from fusedreduce.errors import OperandError, OptionError, message
 from fusedreduce.masks import Mask, Score
 from fusedreduce.pair import depends_on, is_vector
 from fusedreduce.pair_runner import PairRunner
-from fusedreduce.pairing import Dropout, PairTask, record_of
+from fusedreduce.pairing import PairTask, record_of
 from fusedreduce.run import merging, opaque
+from fusedreduce.run.pair_dropout import Dropout
 
 
 def _runner_at(place: str, options: str) -> PairRunner:

@@ -36,7 +36,4 @@ def dropped(record: Record) -> Record:
 
     fields = tuple(f if f.term is None else replace(f, term=moved(f.term)) for f in record.fields)
     grad = tuple((n, moved(e) * keep if n in weighed else moved(e)) for n, e in record.grad)
-    return replace(
-        record, fields=fields, operands=(*record.operands, str(keep.value)), grad=grad,
-        lift=tuple(map(moved, record.lift)),
-    )  # fmt: skip
+    return replace(record, fields=fields, operands=(*record.operands, str(keep.value)), grad=grad)

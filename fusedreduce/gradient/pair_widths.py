@@ -79,7 +79,8 @@ class Widths:
         alike = len({scalar for _, _, scalar, _ in parts}) == 1
         if not alike or (not slope and any(elements for elements, *_ in parts)):
             return const(1.0), simplify(_sum([times(c, x) for c, x in terms]))
-        inner, shift = [], []
+        inner: list[Expr] = []
+        shift: list[Expr] = []
         for elements, row, _, x in parts:
             own = without(elements, slope)
             inside = bool(own) or x is var(DP)

@@ -286,8 +286,8 @@ _ROWS = (
     _row("shr", 2, "join", "int", "{0} >> {1}", mpmath="mp.mpf(int({0}) >> int({1}))",
          sympy="sp.floor({0} / 2 ** {1})"),
     # Of a seed and four counters: see `philox`.
-    _row("random", 5, "int", "int", f"random({_FIVE})", mpmath=f"mp.mpf(random(*map(int, ({_FIVE}))))",
-         sympy=f'sp.Function("random")({_FIVE})'),
+    _row("random", 5, "int", "int", f"random({_FIVE})",
+         mpmath=f"mp.mpf(random(*map(int, ({_FIVE}))))", sympy=f'sp.Function("random")({_FIVE})'),
 )  # fmt: skip
 
 OPS: Mapping[str, Op] = MappingProxyType({row.name: row for row in _ROWS})

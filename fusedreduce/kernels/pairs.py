@@ -84,9 +84,7 @@ class ForwardPrinter:
                 for n, e in weights.items()
             }
             self.state.positive = self.positive_scale()
-            self.state.moderate = frozenset(
-                n for n, e in pair.operands if is_moderate(e) and "score" not in names(e)
-            )
+            self.state.moderate = frozenset(n for n, e in pair.drawn if is_moderate(e))
 
     def is_needed(self, guard: str) -> bool:
         """On a tile of which nothing is masked and every score is finite?"""

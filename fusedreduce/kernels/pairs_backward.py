@@ -53,10 +53,11 @@ class BackwardPrinter:
         self.score = self.prepared(b.score * b.factor if within else b.score)
         self.factor = const(1.0) if within else self.factor
         self.weight = None if b.weight is None else self.prepared(b.weight)
-        self.body.user |= {self.frame.lowered(e): n for n, e in self.drawn} | {self.score: "ds"}
+        self.body.user |= {self.frame.lowered(e): n for n, e in self.pair.drawn} | {
+            self.score: "ds"
+        }
         self.common = [n for n in shared(*self.exprs) if self.body.place(n) == "element"]
-        if self.weight is not None:
-            self.body.user |= {self.weight: "p"}
+        self.body.user |= {} if self.weight is None else {self.weight: "p"}
 
     def prepared(self, e: Expr) -> Expr:
         e = self.frame.lowered(e)
@@ -66,11 +67,6 @@ class BackwardPrinter:
     def varies_by_head(self) -> bool:
         """Is the scalar factor of d score another one for each head? d k adds heads up."""
         return any(n == "h" or n in self.frame.read_of for n in names(self.factor))
-
-    @property
-    def drawn(self) -> list[tuple[str, Expr]]:
-        """The operands that are made of indices alone: they keep their names."""
-        return [(n, e) for n, e in self.pair.operands if e.args and "score" not in names(e)]
 
     @property
     def slopes(self) -> bool:
@@ -142,9 +138,7 @@ class BackwardPrinter:
             if self.weight is not None:
                 self.v = self.access.load("v", self.pair.DV, "j0", "KEYS", "hk")
             self.dk = self.accumulators("dk", self.pair.D, "KEYS") if self.slopes else []
-            self.dv = (
-                self.accumulators("dv", self.pair.DV, "KEYS") if self.weight is not None else []
-            )
+            self.dv = self.accumulators("dv", self.pair.DV, "KEYS") if self.weight else []
             return
         w.line("i = i0 + tl.arange(0, QUERIES)", "(QUERIES,)")
         w.line("first_row = bh.to(tl.int64) * Sq")
@@ -296,7 +290,7 @@ class BackwardPrinter:
         return text if text.isidentifier() else f"({text})"
 
     def finished(self) -> PrintedKernel:
-        b, drawn = self.backward, {e: var(n) for n, e in self.drawn}
+        b, drawn = self.backward, {e: var(n) for n, e in self.pair.drawn}
         score = show(rewrite(b.score, drawn.get))
         formulas = [("d score", score if is_const(b.factor, 1) else f"{show(b.factor)} * {score}")]
         if b.weight is not None and self.keys:
