@@ -14,6 +14,7 @@ from fusedreduce.gradient.pairs import backward
 from fusedreduce.pairing import Given, pair_of
 from fusedreduce.reductions import SoftmaxSum
 from fusedreduce.run import pair_kernels
+from fusedreduce.run.pair_dropout import Dropout
 
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625])
 MASKS = {
@@ -21,6 +22,7 @@ MASKS = {
     "window": fr.masks.window(1023, 0),
     "documents": fr.masks.document(torch.arange(2048) // 100) & fr.masks.causal,
 }
+DROPOUT = Dropout(0.1, torch.tensor([0]), (0, 0))
 SCORES = {"alibi": fr.score(lambda s, b, h, i, j: s + SLOPES[h] * (j - i))}
 
 
@@ -45,7 +47,7 @@ class PairKernel:
         outputs = ("out", "lse") if self.direction == "forward" else ("out",)
         call = PairCall(
             SoftmaxSum, q, k, k, self.width**-0.5, SCORES.get(self.what), MASKS.get(self.what),
-            outputs, {}, 0, 0, None, False,
+            outputs, {}, 0, 0, None, False, DROPOUT if self.what == "dropout" else None,
         )  # fmt: skip
         runner, values = call.prepared("")
         pair = pair_of(runner.task, values, trust=False)
@@ -68,4 +70,6 @@ KERNELS = (
     PairKernel("window", "queries", torch.float16, 64),
     PairKernel("causal", "queries"),
     PairKernel("causal", "keys", shared=2),
+    PairKernel("dropout", "forward"),
+    PairKernel("dropout", "queries"),
 )
