@@ -19,7 +19,8 @@ from fusedreduce.declare.record import Field, Record
 from fusedreduce.errors import NotFusible, message
 from fusedreduce.ir.check import kind_of, kind_of_dtype
 from fusedreduce.ir.differentiate import derivative
-from fusedreduce.ir.expr import Expr, call, const, names, var, walk, where
+from fusedreduce.ir.expr import Expr, call, const, names, var, where
+from fusedreduce.ir.ops import OPS
 from fusedreduce.program import widest
 
 SCORE = "score"
@@ -27,7 +28,7 @@ INDICES = ("b", "h", "i", "j")
 SIZES = ("Sq", "Sk", "q_offset", "k_offset")  # run-time integers
 LONGEST = 2**28  # of lengths and offsets: positions are int32 in kernels, and so are their sums
 HALF = ("float16", "bfloat16")
-_BOUNDED = frozenset(("mul", "add", "sub", "neg", "tanh", "var", "const", "cast"))
+_BOUNDED = frozenset(("mul", "add", "sub", "neg", "tanh", "var", "const", "cast", "where"))
 _LARGE = 2.0**24
 
 
@@ -121,10 +122,12 @@ class Pair:
     @cached_property
     def bounded(self) -> bool:
         """Is every operand a moderate number for moderate scores: is nothing read or cut off?"""
-        return all(
-            n.op in _BOUNDED and (n.op != "const" or abs(float(n.value or 0)) < _LARGE)
-            for n in walk(*(e for _, e in self.operands))
-        )
+        return is_moderate(*(e for _, e in self.operands))
+
+    @cached_property
+    def drawn(self) -> tuple[tuple[str, Expr], ...]:
+        """The operands that are made of indices alone, whatever the score is."""
+        return tuple((n, e) for n, e in self.operands if e.args and SCORE not in names(e))
 
     @cached_property
     def in_any_order(self) -> bool:
@@ -136,6 +139,21 @@ class Pair:
         known = {SCORE: "element", "i": "row", "j": "column"} | dict.fromkeys(rows, "row")
         known |= dict.fromkeys(self.record.by_name, "row")
         return widest(known.get(n, "scalar") for n in names(expr))
+
+
+def is_moderate(*exprs: Expr) -> bool:
+    """Moderate numbers for moderate scores; of a choice both sides are, whatever decides it."""
+    seen: set[Expr] = set()
+    stack = [*exprs]
+    while stack:
+        e = stack.pop()
+        if e in seen or OPS[e.op].result == "bool":
+            continue
+        if e.op not in _BOUNDED or (e.op == "const" and abs(float(e.value or 0)) >= _LARGE):
+            return False
+        seen.add(e)
+        stack += e.args
+    return True
 
 
 def is_vector(record: Record, f: Field) -> bool:

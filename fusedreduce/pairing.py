@@ -2,7 +2,8 @@
 
 A `PairTask` is what somebody asked for, without any tensor: equal tasks share everything that was
 made for one of them. A call's arguments have fixed names: q, k, v, the number `scale`, the user's
-tensors of the score s0, s1, ... and of the mask m0, ..., other operands o0, ..., and two offsets.
+tensors of the score s0, s1, ... and of the mask m0, ..., other operands o0, ..., two offsets, and
+of dropout the tensor `seed` and the numbers `dropped` and `kept`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from torch import Tensor
 
 from fusedreduce import pipeline
 from fusedreduce.blocks.bound import Bound
+from fusedreduce.declare.dropped import dropped, keep_of
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
 from fusedreduce.declare.restrict import needed_fields, restricted
@@ -43,6 +45,7 @@ from fusedreduce.pair import (
 from fusedreduce.program import typed
 from fusedreduce.request import state_dtype
 from fusedreduce.run import eager
+from fusedreduce.run.pair_dropout import Offsets, keep, kept
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.trace import dtype_kind
 from fusedreduce.trace import kind_of as trace_kind
@@ -61,6 +64,7 @@ class PairTask:
     score     the text of a `Score`, "" for none; mask, the text of a `Mask`, likewise
     operands  the declaration's operands but the score, in the order of the arguments o0, o1, ...
     varying   for each of them the indices that it varies with: "bhj" of a tensor (B, H, 1, Sk)
+    dropout   payloads are dropped at random: the offsets of queries and keys, by name or 0
     """
 
     R: type[Reduction]
@@ -71,6 +75,7 @@ class PairTask:
     mask: str = ""
     operands: tuple[str, ...] = ()
     varying: tuple[str, ...] = ()
+    dropout: Offsets | None = None
 
     @property
     def name(self) -> str:
@@ -90,7 +95,7 @@ class PairTask:
     def options(self) -> tuple[Any, ...]:
         return (
             self.outputs, self.state, self.scaled, self.score, self.mask, self.operands,
-            self.varying,
+            self.varying, self.dropout,
         )  # fmt: skip
 
     @cached_property
@@ -106,10 +111,11 @@ class PairTask:
             v = values["k"].new_zeros(()).expand(*values["k"].shape[:3], 1)
         operands = {n: four(values[f"o{k}"], values["q"]) for k, n in enumerate(self.operands)}
         arguments = (self.R, values["q"], values["k"], v, given.score, given.mask)
+        weigh = given.keep if self.dropout else None
         with pipeline.meaning():
             if not self.state:
-                return eager.pair(*arguments, outputs=self.outputs, operands=operands)
-            found = eager.pair_state(*arguments, operands=operands)
+                return eager.pair(*arguments, self.outputs, operands, keep=weigh)
+            found = eager.pair_state(*arguments, operands, keep=weigh)
         fields = needed_fields(record, frozenset(self.outputs))
         slots = [s.name for s in record.slots if self.state == "whole" or s.field in fields]
         return {f"state.{n}": found[n] for n in slots}
@@ -167,6 +173,7 @@ class Given:
         if has_tables(self.task.mask) and self.mask_bound:
             found |= self.mask_bound.renamed("m").tables
         operands = [f"o{k}" for k in range(len(self.task.operands))]
+        operands += ["seed"] if self.task.dropout else []
         return found | {n: v for n in operands if isinstance(v := self.values[n], Tensor)}
 
     def inputs(self, numbers: tuple[str, ...]) -> PairInputs:
@@ -187,6 +194,12 @@ class Given:
     @property
     def mask(self) -> Any:
         return None if self.mask_bound is None else self.mask_bound.evaluate
+
+    def keep(self, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        assert self.task.dropout is not None
+        offsets = {"q_offset": self.offset("q"), "k_offset": self.offset("k")}
+        at = {"b": b, "h": h, "i": i, "j": j, **offsets}
+        return kept(self.task.dropout, self.values, at, state_dtype(self.values["q"].dtype))
 
 
 def require_state(what: str, bound: Bound) -> None:
@@ -226,6 +239,9 @@ def pair_of(task: PairTask, values: Values, trust: bool) -> Pair:
         score = substitute(score, {SCORE: var(SCORE) * var("scale")})
     operands = [(record.operands[0], score)]
     operands += [(n, operand(task, k, values)) for k, n in enumerate(task.operands)]
+    if task.dropout:
+        operands.append((keep_of(record), keep(task.dropout)))
+        record = dropped(record)
     exprs = [*(e for _, e in operands), *([] if seen is None else [seen])]
     tables = {n: Table(n, t.dim(), name_of(t.dtype)) for n, t in given.tables.items()}
     reads = ir_tables.reads(*exprs)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fusedreduce import pipeline
 from fusedreduce.api import recent
+from fusedreduce.api.dropout import dropout_of
 from fusedreduce.api.pair_arguments import (
     check_deterministic,
     offset,
@@ -41,7 +42,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
     dropout_p: float = 0.0,
-    rng_seed: int | None = None,
+    rng_seed: int | Tensor | None = None,
     sinks: Tensor | None = None,
     aux: Sequence[str] = (),
     reduction: type[Reduction] = SoftmaxSum,
@@ -59,6 +60,10 @@ def attention(
     score_mod a function (score, b, h, i, j) of the scaled score
     is_causal i >= j, counted from the first query and key; together with `mask` both hold
     scale     of the scores; 1 / sqrt(D)
+    dropout_p p_ij is 0 with this probability, else p_ij / (1 - dropout_p): after the softmax, so
+              that lse and other results do not change
+    rng_seed  of dropout: an integer of 64 bits, or a tensor of one on q's device; None: one from
+              torch's generator of q's device. A seed drops the same pairs in every implementation
     sinks     (H,) logits, one a head: a key more that every query sees and whose v is 0
     aux       more results: "lse", "max_logit", "entropy", or any output of `reduction`; then
               (out, dict) is returned. They are (B, H, Sq) in the state's dtype, and differentiable
@@ -109,7 +114,6 @@ def _attention(
     if again is not None:
         found = again(q, k, v)
         return (found["out"], {n: found[n] for n in names}) if names else found["out"]
-    no_dropout(dropout_p)
     check_deterministic("attention", deterministic)
     wanted = names_of(aux)
     chosen: Any = require_reduction(R, "attention: `reduction`")
@@ -125,14 +129,16 @@ def _attention(
     if is_causal:
         below = shifted(causal, by)
         mask = below if mask is None else mask & below
+    dropout = dropout_of(dropout_p, rng_seed, q, by)
     call = PairCall(
         R, q, k, v, scale_of(scale, q), score, mask, tuple(dict.fromkeys(("out", *wanted))), {},
-        q_offset, k_offset, impl, False,
+        q_offset, k_offset, impl, False, dropout,
     )  # fmt: skip
     if sinks is None:
         runner, values = call.prepared("")
         found = runner(values, impl)
-        recent.remember(key, runner, values, impl)
+        if dropout is None:  # another call draws another seed
+            recent.remember(key, runner, values, impl)
     else:
         found = with_sinks(call, sinks)
     return (found["out"], {n: found[n] for n in wanted}) if wanted else found["out"]
@@ -231,17 +237,3 @@ def scale_of(scale: Any, q: Tensor) -> float:
                 do="a learned scale is a score: fr.score(lambda s, b, h, i, j: s * scale), scale=1",
             )
         ) from None
-
-
-def no_dropout(p: Any) -> None:
-    """NOTE: dropout wants a counter-based generator that eager and kernels share bit for bit."""
-    if p == 0.0:
-        return
-    raise OptionError(
-        message(
-            "attention: dropout is not there yet",
-            expected="dropout_p=0.0",
-            came=f"dropout_p={p!r}",
-            do="drop the output, or use torch.nn.functional.scaled_dot_product_attention for it",
-        )
-    )

@@ -33,6 +33,7 @@ from fusedreduce.pair import depends_on, is_vector
 from fusedreduce.pair_runner import PairRunner
 from fusedreduce.pairing import PairTask, record_of
 from fusedreduce.run import merging, opaque
+from fusedreduce.run.pair_dropout import Dropout
 from fusedreduce.trace.compiled import outside_graphs
 
 
@@ -171,6 +172,7 @@ class PairCall:
     k_offset: int | torch.SymInt
     impl: str | None
     trust: bool
+    dropout: Dropout | None = None
 
     def results(self) -> dict[str, Tensor]:
         """The outputs by name."""
@@ -197,6 +199,7 @@ class PairCall:
         runner = runner_for(
             self.R, self.outputs, state, self.scale is not None,
             "" if score is None else score.text, "" if mask is None else mask.text, names, varying,
+            None if self.dropout is None else self.dropout.by,
         )  # fmt: skip
         values: dict[str, Any] = {"q": self.q, "k": self.k}
         payload = next((given[n] for n in record.payloads if n in given), None)
@@ -209,6 +212,8 @@ class PairCall:
             values |= {f"m{n}": t for n, t in enumerate(mask.tensors)}
         if self.scale is not None:
             values["scale"] = float(self.scale)
+        if self.dropout is not None:
+            values |= self.dropout.values
         values["q_offset"] = as_argument(self.q_offset)
         values["k_offset"] = as_argument(self.k_offset)
         return runner, values

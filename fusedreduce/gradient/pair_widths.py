@@ -71,19 +71,23 @@ class Widths:
         return found
 
     def factored(self, terms: list[tuple[Expr, Expr]]) -> tuple[Expr, Expr]:
-        """slope * (scale * dp + shift) where all coefficients vary alike along the keys."""
+        """slope * (scale * dp + shift), the slope being all that the coefficients share."""
         if not terms:
             return const(1.0), const(0.0)
         parts = [(*self.split(c), x) for c, x in terms]
-        alike = len({(tuple(elements), scalar) for elements, _, scalar, _ in parts}) == 1
-        if not alike:
+        slope = [e for e in parts[0][0] if all(e in elements for elements, *_ in parts)]
+        alike = len({scalar for _, _, scalar, _ in parts}) == 1
+        if not alike or (not slope and any(elements for elements, *_ in parts)):
             return const(1.0), simplify(_sum([times(c, x) for c, x in terms]))
-        elements, _, factor, _ = parts[0]
-        inner = [times(row, x) for _, row, _, x in parts if x is var(DP)]
-        shift = [times(row, x) for _, row, _, x in parts if x is not var(DP)]
+        inner: list[Expr] = []
+        shift: list[Expr] = []
+        for elements, row, _, x in parts:
+            own = without(elements, slope)
+            inside = bool(own) or x is var(DP)
+            (inner if inside else shift).append(times(_product([*own, row]), x))
         if shift:
             inner.append(self.shift(simplify(_sum(shift))))
-        return factor, simplify(times(_product(elements), simplify(_sum(inner))))
+        return parts[0][2], simplify(times(_product(slope), simplify(_sum(inner))))
 
     def shift(self, e: Expr) -> Expr:
         """A row value of its own, unless it is one already."""
@@ -161,6 +165,14 @@ def vanishes(value: Expr, missing: Expr) -> bool:
         and reading[0].args[0].op == "sub"
         and (reading[0].args[0].args[0] is x)
     )
+
+
+def without(factors: list[Expr], others: list[Expr]) -> list[Expr]:
+    """The factors but for the others, each as often as it is there."""
+    left = [*factors]
+    for e in others:
+        left.remove(e)
+    return left
 
 
 def times(a: Expr, b: Expr) -> Expr:

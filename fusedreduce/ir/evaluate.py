@@ -15,6 +15,7 @@ from typing import Any
 
 from fusedreduce.ir.expr import Expr, walk
 from fusedreduce.ir.ops import OPS, Op
+from fusedreduce.ir.philox import random
 
 Hook = Callable[..., Any]
 
@@ -66,7 +67,8 @@ def dialect(
         "read": read or _index,
         "scalar": usual.get("scalar") or const or usual["const"],
     }
-    scope = {"math": math, "real": real, "divide": divide, "remainder": remainder, **namespace}
+    ours = {"real": real, "divide": divide, "remainder": remainder, "random": random}
+    scope = {"math": math, **ours, **namespace}
     ops = {n: _function(op, name, scope) for n, op in OPS.items() if op.result in _RESULTS}
     return Dialect(name, scope, **hooks, ops={**ops, "cast": hooks["cast"], "read": hooks["read"]})
 

@@ -5,8 +5,8 @@ lacks it, one helper in `kernels/functions.py`); the walk-the-table test says wh
 
 Spellings are format strings over the arguments. Their precedence is read from the text itself
 (`show.shape`), so a row may be infix in one dialect and a call in another. Where a spelling needs
-a function of ours, it is called by its bare name: in Triton a printed helper, in mpmath `real`,
-`divide` and `remainder` of `evaluate`.
+a function of ours, it is called by its bare name: in Triton a printed helper, elsewhere `random`
+of `philox`, in mpmath `real`, `divide` and `remainder` of `evaluate`.
 """
 
 from __future__ import annotations
@@ -66,20 +66,10 @@ class Op:
 
 
 def _row(
-    name: str,
-    arity: int,
-    result: str,
-    takes: str,
-    torch: str,
-    *,
-    triton: str = "",
-    numpy: str = "",
-    mpmath: str = "",
-    sympy: str = "",
-    steps: bool = False,
-    variants: tuple[tuple[Number, str], ...] = (),
-    scalar: bool = False,
-) -> Op:
+    name: str, arity: int, result: str, takes: str, torch: str, *, triton: str = "",
+    numpy: str = "", mpmath: str = "", sympy: str = "", steps: bool = False,
+    variants: tuple[tuple[Number, str], ...] = (), scalar: bool = False,
+) -> Op:  # fmt: skip
     """A row; spellings left out are those of torch. One word in `takes` serves all arguments."""
     words = tuple(takes.split())
     return Op(
@@ -130,6 +120,7 @@ def _uninterpreted(name: str) -> str:
 _LARGER = "({0} if {0} >= {1} or {0} != {0} else {1})"
 _SMALLER = "({0} if {0} <= {1} or {0} != {0} else {1})"
 _ELEMENTWISE = 'np.asarray(np.vectorize(math.{0}, otypes="d")({{0}}), dtype=np.result_type({{0}}))'
+_FIVE = "{0}, {1}, {2}, {3}, {4}"
 _POWERS = (
     (2, "{0} * {0}"),
     (2, "square({0})"),
@@ -294,6 +285,9 @@ _ROWS = (
          sympy="{0} * 2 ** {1}"),
     _row("shr", 2, "join", "int", "{0} >> {1}", mpmath="mp.mpf(int({0}) >> int({1}))",
          sympy="sp.floor({0} / 2 ** {1})"),
+    # Of a seed and four counters: see `philox`.
+    _row("random", 5, "int", "int", f"random({_FIVE})",
+         mpmath=f"mp.mpf(random(*map(int, ({_FIVE}))))", sympy=f'sp.Function("random")({_FIVE})'),
 )  # fmt: skip
 
 OPS: Mapping[str, Op] = MappingProxyType({row.name: row for row in _ROWS})

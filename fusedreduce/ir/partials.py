@@ -113,4 +113,5 @@ PARTIALS: Mapping[str, tuple[Rule | None, ...]] = {
     **dict.fromkeys(("isnan", "isinf", "isfinite", "not", "bitnot"), (None,)),
     **dict.fromkeys(("eq", "ne", "lt", "le", "gt", "ge", "and", "or", "xor"), (None, None)),
     **dict.fromkeys(("bitand", "bitor", "bitxor", "shl", "shr"), (None, None)),
+    "random": (None,) * 5,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
+from fusedreduce.ir.philox import BITS
 from fusedreduce.ir.ranges import (
     ANYTHING,
     TRUE,
@@ -183,4 +184,5 @@ RANGES: Mapping[str, Callable[..., Interval]] = {
     "bitand": bit_and, "bitor": bit_join, "bitxor": bit_join,
     "bitnot": lambda a: Interval(-1 - a.hi, -1 - a.lo, True),
     "shl": _shifted(lambda x, s: x << s), "shr": _shifted(lambda x, s: x >> s),
+    "random": lambda *counters: Interval(0, 2**BITS - 1, True),
 }  # fmt: skip

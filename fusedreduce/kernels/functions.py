@@ -100,6 +100,15 @@ def floor_div(a, b):  # the quotient rounded down; Triton's is rounded toward 0
         q = (a - r) / b - apart
         down = tl.floor(q)
         return tl.where(b == 0, a / b, tl.where(q - down > 0.5, down + 1.0, down))
+
+
+@triton.jit
+def random(seed, c0, c1, c2, c3):  # 24 bits of Philox 4x32-10: four positions share its rounds
+    c0, c1 = tl.cast(c0, tl.int32), tl.cast(c1, tl.int32)
+    c2, c3 = tl.cast(c2, tl.int32), tl.cast(c3, tl.int32)
+    w, x, y, z = tl.philox(seed, c0 & -9, c1, c2 & -9, c3)
+    even, odd = tl.where((c0 & 8) == 0, w, x), tl.where((c0 & 8) == 0, y, z)
+    return (tl.where((c2 & 8) == 0, even, odd) >> 8).to(tl.int32)
 """
 
 

@@ -20,6 +20,7 @@ class PairState(CorrectedPrinter):
     absorbed  masked scores are -inf, and every field takes an element of -inf as none
     positive  the scalar that multiplies the raw score in `x` is positive: extremes of the raw score
               come first
+    moderate  operands that are finite whatever the score is
     """
 
     LENGTH = "Sk"
@@ -27,7 +28,23 @@ class PairState(CorrectedPrinter):
     even = False
     absorbed = False
     positive: Expr | None = None
+    moderate: frozenset[str] = frozenset()
     weights: Mapping[str, Expr]  # of the payload, by vector field
+
+    @property
+    def parts(self) -> dict[str, Expr]:
+        """Of each weight all of it, or the factor that is a plain sum's term beside a moderate one.
+
+        Where such a term is 0 the weight is.
+        """
+        plain = {f.term for f in self.numbers() if f.kind == "Sum"}
+        found = dict(self.weights)
+        for n, weight in self.weights.items():
+            sides = [weight.args, weight.args[::-1]] if weight.op == "mul" else []
+            for a, b in sides:
+                if a in plain and b.op == "var" and b.value in self.moderate:
+                    found[n] = a
+        return found
 
     def masked(self, text: str, identity: str, place: str, present: str = "") -> str:
         if text in self.covered:
@@ -72,7 +89,8 @@ class PairState(CorrectedPrinter):
         """A term that several fields need, or that is the payload's weight, has a name."""
         assert f.term is not None
         text = self.spread(super().contribution(f), f.term, self.dtype(f.type))
-        used = [g for g in self.record.fields if self.weights.get(g.name, g.term) is f.term]
+        parts = self.parts
+        used = [g for g in self.record.fields if parts.get(g.name, g.term) is f.term]
         if f.kind != "Sum" or len(used) < 2 or not f.term.args:
             return text
         return self.named(f, f.term, text)
@@ -110,8 +128,12 @@ class PairState(CorrectedPrinter):
 
     def weight(self, f: Field) -> str:
         """The payload's weight on this tile, 0 where masked."""
-        expr = self.weights[f.name]
-        if expr not in self.terms:
+        expr, part = self.weights[f.name], self.parts[f.name]
+        if expr not in self.terms and part in self.terms:
+            factor = next(a for a in expr.args if a is not part)
+            text = f"{self.terms[part]} * {self.argument(str(factor.value), 'element')}"
+            self.terms[expr] = self.body.assign(["weight", f"weight_of_{f.name}"], text, "element")
+        elif expr not in self.terms:
             text = self.apply(f"weight_{f.name}", expr, "element")
             self.named(f, expr, self.spread(text, expr, self.dtype("float")))
         return self.terms[expr]
@@ -119,6 +141,8 @@ class PairState(CorrectedPrinter):
 
 def absorbs(record: Record, weights: Mapping[str, Expr], x: str) -> bool:
     """Does every field take an element with x = -inf as none, with no select of its own?
+
+    weights   of vector fields, what of them is a plain sum's term
 
     A payload's weight does where a plain sum of the same term does: what the payload holds at such
     an element is not asked.

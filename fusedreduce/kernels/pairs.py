@@ -15,7 +15,7 @@ from fusedreduce.kernels.pair_header import header
 from fusedreduce.kernels.pair_loops import PairLoops
 from fusedreduce.kernels.pair_stage import PairGeneral, PairState, absorbs, underflows
 from fusedreduce.kernels.rows import PrintedKernel
-from fusedreduce.pair import INDICES, Pair, Result
+from fusedreduce.pair import INDICES, Pair, Result, is_moderate
 from fusedreduce.plan.pairs import PairPlan, chunks
 from fusedreduce.program import Axis, Input, Program, Stage
 
@@ -84,6 +84,7 @@ class ForwardPrinter:
                 for n, e in weights.items()
             }
             self.state.positive = self.positive_scale()
+            self.state.moderate = frozenset(n for n, e in pair.drawn if is_moderate(e))
 
     def is_needed(self, guard: str) -> bool:
         """On a tile of which nothing is masked and every score is finite?"""
@@ -185,7 +186,7 @@ class ForwardPrinter:
         if isinstance(state, PairState):
             state.even = not masked
             state.record = self.unguarded if not masked and self.finite else self.record
-            state.absorbed = masked and absorbs(state.record, state.weights, self.x)
+            state.absorbed = masked and absorbs(state.record, state.parts, self.x)
             if state.absorbed:
                 text = self.body.text(self.operands[self.x], "element")
                 w.line(f'x = tl.where(inside, {text}, float("-inf"))', "(QUERIES, KEYS)")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fusedreduce.gradient.pair_state import adjoint
 from fusedreduce.gradient.pair_widths import DP
 from fusedreduce.gradient.pairs import PairBackward
-from fusedreduce.ir.expr import Expr, const, is_const, names, var, walk
+from fusedreduce.ir.expr import Expr, const, is_const, names, rewrite, var, walk
 from fusedreduce.ir.show import shared, show
 from fusedreduce.kernels.base_two import LOG2_E, counts_in_twos, exponentials
 from fusedreduce.kernels.names import identifier
@@ -53,10 +53,11 @@ class BackwardPrinter:
         self.score = self.prepared(b.score * b.factor if within else b.score)
         self.factor = const(1.0) if within else self.factor
         self.weight = None if b.weight is None else self.prepared(b.weight)
-        self.body.user |= {self.score: "ds"}
+        self.body.user |= {self.frame.lowered(e): n for n, e in self.pair.drawn} | {
+            self.score: "ds"
+        }
         self.common = [n for n in shared(*self.exprs) if self.body.place(n) == "element"]
-        if self.weight is not None:
-            self.body.user |= {self.weight: "p"}
+        self.body.user |= {} if self.weight is None else {self.weight: "p"}
 
     def prepared(self, e: Expr) -> Expr:
         e = self.frame.lowered(e)
@@ -137,9 +138,7 @@ class BackwardPrinter:
             if self.weight is not None:
                 self.v = self.access.load("v", self.pair.DV, "j0", "KEYS", "hk")
             self.dk = self.accumulators("dk", self.pair.D, "KEYS") if self.slopes else []
-            self.dv = (
-                self.accumulators("dv", self.pair.DV, "KEYS") if self.weight is not None else []
-            )
+            self.dv = self.accumulators("dv", self.pair.DV, "KEYS") if self.weight else []
             return
         w.line("i = i0 + tl.arange(0, QUERIES)", "(QUERIES,)")
         w.line("first_row = bh.to(tl.int64) * Sq")
@@ -291,10 +290,11 @@ class BackwardPrinter:
         return text if text.isidentifier() else f"({text})"
 
     def finished(self) -> PrintedKernel:
-        b = self.backward
-        score = show(b.score) if is_const(b.factor, 1) else f"{show(b.factor)} * {show(b.score)}"
-        formulas = [("d score", score)]
+        b, drawn = self.backward, {e: var(n) for n, e in self.pair.drawn}
+        score = show(rewrite(b.score, drawn.get))
+        formulas = [("d score", score if is_const(b.factor, 1) else f"{show(b.factor)} * {score}")]
         if b.weight is not None and self.keys:
-            formulas.append(("dv", f"sum over i of {show(b.weight)} * {self.d_name}"))
+            weight = show(rewrite(b.weight, drawn.get))
+            formulas.append(("dv", f"sum over i of {weight} * {self.d_name}"))
         head = header(self.pair, self.plan, self.title, self.certificates, formulas)
         return self.frame.printed(head)

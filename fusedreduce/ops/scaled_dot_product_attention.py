@@ -32,9 +32,9 @@ def scaled_dot_product_attention(
     query (..., Hq, L, E), key (..., H, S, E), value (..., H, S, Ev): three dimensions and more,
     batches broadcast; Hq is H, or a multiple of it with enable_gqa=True. `attn_mask` broadcasts to
     (..., Hq, L, S): a bool tensor (True takes part) or a float tensor that is added. `is_causal`
-    aligns the first query with the first key. Answers (..., Hq, L, Ev) in query's dtype; a query
-    that sees nothing gets 0. Raises `ShapeError`, `DtypeError`, `DeviceError`, `OptionError`
-    (a mask together with is_causal; dropout).
+    aligns the first query with the first key. `dropout_p` of the weights are dropped, by a seed of
+    torch's generator. Answers (..., Hq, L, Ev) in query's dtype; a query that sees nothing gets 0.
+    Raises `ShapeError`, `DtypeError`, `DeviceError`, `OptionError` (a mask beside is_causal).
 
     >>> import torch, fusedreduce as fr
     >>> q, v = torch.zeros(1, 2, 4), torch.tensor([[[1.0], [3.0]]])

@@ -12,6 +12,7 @@ from torch import Tensor
 from fusedreduce.gradient.pairs import PairBackward
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.expr import Expr, rewrite, var
+from fusedreduce.ir.philox import BITS
 from fusedreduce.ir.show import show
 from fusedreduce.kernels.pair_frame import Blocks
 from fusedreduce.kernels.rows import PrintedKernel
@@ -111,7 +112,7 @@ class Report:
         head = f"{pair.record.name} over pairs: {shapes}, {pair.dtype}, state {pair.state}"
         runs = [("runs", why(self.implementation, self.call.impl, self.to))]
         runs += [("but", reason) for reason in self.slow]
-        runs += [("mask", self.mask)]
+        runs += [("mask", self.mask), *self.dropout]
         if 0 not in (*t.rows, t.k.shape[2]):
             runs += self.blocks
         runs += self.memory
@@ -154,6 +155,14 @@ class Report:
         if how.lists:
             told = "lists of blocks, made on the device at each call"
         return f"{show(rewrite(self.pair.mask, plainly))}: {told}"
+
+    @property
+    def dropout(self) -> list[tuple[str, str]]:
+        if not self.task.dropout:
+            return []
+        p = self.values["dropped"] / 2**BITS
+        how = "by bits of a seed and of (b, h, i, j): drawn anew in the backward, not stored"
+        return [("dropout", f"{p:.4g} of the weights, {how}")]
 
     # -- blocks, work, memory
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -14,9 +15,8 @@ TAKES_TWO = (
     "multiply", "max_propagating", "min_propagating", "floor_mod", "floor_div", "atan2", "power",
     "whole_power", "odd",
 )  # fmt: skip
-KERNELS = tuple(
-    name for name in FUNCTIONS if name not in ("exp_scaled", "whole_power", "real_power")
-)
+OWN = ("exp_scaled", "whole_power", "real_power", "random")
+KERNELS = tuple(name for name in FUNCTIONS if name not in OWN)
 
 _UNARY = """
 @triton.jit
@@ -35,18 +35,20 @@ def kernel_{name}(x_ptr, y_ptr, z_ptr, n, BLOCK: tl.constexpr):
 """
 
 
-def printed_source() -> str:
-    """A printed file with every helper and a kernel for each."""
-    texts = [FUNCTIONS[name].text + "\n" for name in with_needs(FUNCTIONS)]
-    kernels = [(_BINARY if n in TAKES_TWO else _UNARY).format(name=n) for n in KERNELS]
-    return "\n\n".join(["import triton\nimport triton.language as tl\n", *texts, *kernels])
-
-
 def module_of(folder: Path) -> ModuleType:
-    """The printed file, written to a folder and imported: Triton reads its functions' source."""
-    path = folder / "printed_functions.py"
-    path.write_text(printed_source())
-    spec = importlib.util.spec_from_file_location("printed_functions", path)
+    """Every helper and a kernel for each."""
+    kernels = [(_BINARY if n in TAKES_TWO else _UNARY).format(name=n) for n in KERNELS]
+    return imported("printed_functions", FUNCTIONS, kernels, folder)
+
+
+def imported(name: str, helpers: Iterable[str], kernels: Sequence[str], folder: Path) -> ModuleType:
+    """A printed file, written to a folder and imported: Triton reads its functions' source."""
+    texts = [FUNCTIONS[n].text + "\n" for n in with_needs(helpers)]
+    path = folder / f"{name}.py"
+    path.write_text(
+        "\n\n".join(["import triton\nimport triton.language as tl\n", *texts, *kernels])
+    )
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -19,6 +19,7 @@ from fusedreduce.plan import rows as row_plans
 from fusedreduce.plan.layout import layout
 from fusedreduce.reductions import SoftmaxSum
 from fusedreduce.run import launch, pair_kernels, pair_splits
+from fusedreduce.run.pair_dropout import Dropout
 from fusedreduce.run.pair_inputs import PairInputs
 
 SLOPES = torch.tensor([0.5, 0.25, 0.125, 0.0625])
@@ -27,6 +28,7 @@ MASKS = {
     "window": fr.masks.window(1023, 0),
     "documents": fr.masks.document(torch.arange(2048) // 100) & fr.masks.causal,
 }
+DROPOUT = Dropout(0.1, torch.tensor([0]), (0, 0))
 SCORES = {"alibi": fr.score(lambda s, b, h, i, j: s + SLOPES[h] * (j - i))}
 
 
@@ -94,7 +96,7 @@ def attention(q: Tensor, k: Tensor, what: str, outputs: tuple[str, ...]) -> tupl
     """The pair of a call, with the mask or score of that name, and what it is run on."""
     call = PairCall(
         SoftmaxSum, q, k, k, q.shape[3] ** -0.5, SCORES.get(what), MASKS.get(what), outputs,
-        {}, 0, 0, None, False,
+        {}, 0, 0, None, False, DROPOUT if what == "dropout" else None,
     )  # fmt: skip
     runner, values = call.prepared("")
     pair = pair_of(runner.task, values, trust=False)
@@ -111,4 +113,6 @@ KERNELS = (
     PairKernel("causal", "keys", shared=2),
     PairKernel("window", "split", torch.float16, shared=4),
     MERGE,
+    PairKernel("dropout", "forward"),
+    PairKernel("dropout", "queries"),
 )

@@ -30,11 +30,12 @@ SYMPY = dialect("sympy", {"sp": sympy})
 
 FORMS = ("const", "var", "cast", "read")
 ROWS = tuple(op for op in OPS.values() if op.name not in FORMS)
-NAMES = ("x", "y", "z")
+NAMES = ("x", "y", "z", "u", "v")
 REALS = (-2.5, -1.0, -0.75, -0.5, 0.25, 0.5, 0.75, 1.0, 1.5, 2.5, 3.0, 7.0)
 INTEGERS = (-7, -3, -2, -1, 1, 2, 3, 5, 8)
 SMALL = (0, 1, 2, 5)
 BOOLEANS = (False, True)
+COUNTERS = (-9, 0, 5, 8, 2**40 + 13)
 SEARCHED = ("shl", "shr")
 
 
@@ -58,6 +59,8 @@ def samples(op: Op) -> list[Sample]:
         kinds = ["bool" if takes == "bool" else kind for takes in op.takes]
         table = {"bool": BOOLEANS, "int": INTEGERS, "float": REALS}
         values = [table[k] for k in kinds]
+        if op.name == "random":
+            values = [COUNTERS] * op.arity
         if op.name in SEARCHED or (op.name == "pow" and kind == "int"):
             values[1] = SMALL
         names = NAMES[: op.arity]

@@ -190,7 +190,6 @@ REFUSED = {
     "heads of v": (lambda: fr.attention(q, k, v[:, 1:], **GQA), errors.ShapeError, "heads"),
     "device": (lambda: fr.attention(q, k.to("meta"), v), errors.DeviceError, "k on meta"),
     "layout": (lambda: fr.attention(q, q.to_sparse(), q), errors.OperandError, "dense"),
-    "dropout": (lambda: fr.attention(q, q, q, dropout_p=0.1), errors.OptionError, "not there yet"),
     "scale": (lambda: fr.attention(q, q, q, scale="1"), errors.OptionError, "not a number"),
     "aux": (lambda: fr.attention(q, q, q, aux=("ls",)), errors.OptionError, "'entropy'"),
     "sinks": (lambda: fr.attention(q, q, q, sinks=q), errors.ShapeError, r"shape \(4,\)"),

@@ -29,6 +29,7 @@ def pair(
     operands: Mapping[str, Tensor] | None = None,
     q_offset: int = 0,
     k_offset: int = 0,
+    keep: Function | None = None,
 ) -> Values:
     """finish(merge of lift(element) over the keys that each query sees), by output name.
 
@@ -38,7 +39,8 @@ def pair(
     dtype of the state, one that depends on v (B, H, Sq, DV) and v's. Where the mask is false there
     is no element, whatever k and v hold there: they may hold NaN for a key that no query sees.
     The declaration's own `j` counts from 0. `operands` by name: (B, H, Sq) is per row (also where
-    Sq = Sk), (B, H, Sk) per key, any size may be 1; with four dimensions (B, H, Sq, Sk).
+    Sq = Sk), (B, H, Sk) per key, any size may be 1; with four dimensions (B, H, Sq, Sk). `keep`,
+    as `mask` a function of indices, is a number by which an element's payload is multiplied.
 
     >>> from fusedreduce.reductions import SoftmaxSum
     >>> one = torch.ones(1, 1, 2, 1)
@@ -52,12 +54,12 @@ def pair(
             for value in pair(
                 p, q, k, v if p.record.payloads else None, score, mask, None,
                 {n: t for n, t in (operands or {}).items() if n in p.record.operands},
-                q_offset, k_offset,
+                q_offset, k_offset, keep,
             ).values()
         ]  # fmt: skip
         found = dict(zip(R.record.outputs, parts, strict=True))
     else:
-        rows = _rows(R, q, k, v, score, mask, operands or {}, q_offset, k_offset)
+        rows = _rows(R, q, k, v, score, mask, operands or {}, q_offset, k_offset, keep)
         found = finished(*final_state(R.record, rows), rows)
     return {n: t for n, t in found.items() if outputs is None or n in outputs}
 
@@ -72,6 +74,7 @@ def pair_state(
     operands: Mapping[str, Tensor] | None = None,
     q_offset: int = 0,
     k_offset: int = 0,
+    keep: Function | None = None,
 ) -> Values:
     """The state of each query, by slot: (B, H, Sq), of a payload's sum (B, H, Sq, DV).
 
@@ -85,7 +88,7 @@ def pair_state(
         raise OptionError(
             message("the state of a join", do="ask each declaration of it for its own state")
         )
-    rows = _rows(R, q, k, v, score, mask, operands or {}, q_offset, k_offset)
+    rows = _rows(R, q, k, v, score, mask, operands or {}, q_offset, k_offset, keep)
     record, found = final_state(R.record, rows)
     state = {s.name: rows.rows(found[s.name]) for s in record.slots}
     terms = R.record.functions.terms.items()
@@ -103,6 +106,7 @@ def _rows(
     operands: Mapping[str, Tensor],
     q_offset: int,
     k_offset: int,
+    keep: Function | None,
 ) -> Rows:
     """A query is a row, its keys the elements: (B, H, Sq, Sk, 1), the payload (B, H, 1, Sk, DV)."""
     (B, H, Sq, _), Sk = q.shape, k.shape[2]
@@ -136,6 +140,7 @@ def _rows(
     return Rows(
         values=values, outer=(B, H, Sq), n=Sk, final=(B, H, Sq), state=state, result=state,
         deep=state if v is None else v.dtype, inside=present, weighed=True,
+        keep=None if keep is None else keep(*seen)[..., None],
     )  # fmt: skip
 
 

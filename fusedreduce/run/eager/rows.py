@@ -24,6 +24,7 @@ class Rows:
 
     inside   (*outer, N, 1): which elements there are; None: all
     weighed  a payload is only ever multiplied by a weight: its sums are matmuls
+    keep     what multiplies that weight, one an element
     """
 
     values: Values
@@ -35,6 +36,7 @@ class Rows:
     deep: torch.dtype  # of floats that depend on payloads
     inside: Tensor | None = None
     weighed: bool = False
+    keep: Tensor | None = None
 
     def number(self, value: Any) -> Tensor:
         """A value of the user's function as a tensor of the state's dtype, int64 or bool."""

@@ -127,6 +127,8 @@ def _matmul(
                     do="write the term as a weight times the payload",
                 )
             )
+    if rows.keep is not None:
+        weight = weight * rows.keep
     if away is not None:
         weight = torch.where(away, torch.zeros_like(weight), weight)
     product: Tensor = weight[..., 0] @ vectors[..., 0, :, :]
