@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fusedreduce.ir.expr import Expr, call, const, make, names, rewrite, var, walk
+from fusedreduce.ir.simplify import simplify
 from fusedreduce.kernels.body import Body
 from fusedreduce.kernels.functions import FUNCTIONS, with_needs
 from fusedreduce.kernels.lower import lower
@@ -84,8 +85,9 @@ class Frame:
         self.read_of: dict[str, Read] = {}
         for k, r in enumerate(self.pair.reads):
             name = f"{r.table}_{k}"
-            args = tuple(rewrite(e, self.reads.get) for e in r.node.args)
-            self.reads[make(r.node.op, args, r.node.value)] = var(name)
+            for node in (r.node, simplify(r.node)):  # formulas of gradients are simplified
+                args = tuple(rewrite(e, self.reads.get) for e in node.args)
+                self.reads[make(node.op, args, node.value)] = var(name)
             self.read_of[name] = r
         scalars = {"b", "h", *SIZES, *self.pair.numbers}
         scalars |= {n for t in self.pair.tables for n in t.integers}

@@ -16,7 +16,7 @@ from fusedreduce.ir.show import show
 from fusedreduce.kernels.pair_frame import Blocks
 from fusedreduce.kernels.rows import PrintedKernel
 from fusedreduce.pair import Pair
-from fusedreduce.pair_runner import backward_of, chosen_backend, origins
+from fusedreduce.pair_runner import backward_of, chosen_backend
 from fusedreduce.pairing import Given, PairTask, pair_of
 from fusedreduce.plan.memory import size
 from fusedreduce.plan.pairs import PairPlan
@@ -108,6 +108,7 @@ class Report:
         runs = [("runs", why(self.implementation, self.call.impl, self.to))]
         runs += [("but", reason) for reason in self.slow]
         runs += [("mask", self.mask)]
+        runs += self.tables
         if 0 not in (*t.rows, t.k.shape[2]):
             runs += self.blocks
         runs += self.memory
@@ -134,9 +135,8 @@ class Report:
         if self.derived is None:
             found.append("the backward differentiates the meaning: all scores at once")
         else:
-            read = {r.table for r, _ in self.derived.tables}
-            slow = [n for n, a in origins(self.task, self.wanted).items() if n in read and a]
-            found += [f"the gradient of {n} is summed by tiles in PyTorch" for n in slow]
+            left = {r.table: None for r, _ in self.derived.in_tiles.tables}
+            found += [f"the gradient of {n} is summed by tiles in PyTorch" for n in left]
         if self.task.state:
             found.append("the state is merged and finished by PyTorch, outside the kernel")
         return found
@@ -150,6 +150,16 @@ class Report:
         if how.lists:
             told = "lists of blocks, made on the device at each call"
         return f"{show(rewrite(self.pair.mask, plainly))}: {told}"
+
+    @property
+    def tables(self) -> list[tuple[str, str]]:
+        """Which kernels sum up the gradients of captured tensors and operands."""
+        sums = () if self.derived is None else self.derived.table_sums
+        how: dict[str, dict[str, None]] = {}
+        for s in sums:
+            how.setdefault(s.read.table, {})[TITLES[s.direction]] = None
+        return [("table", f"gradient of {n}: sums by the kernel of {' and of '.join(kernels)}")
+                for n, kernels in how.items()]  # fmt: skip
 
     # -- blocks, work, memory
 

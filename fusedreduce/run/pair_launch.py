@@ -18,7 +18,7 @@ from fusedreduce.plan import rows as row_plans
 from fusedreduce.plan.layout import layout
 from fusedreduce.plan.pairs import chunks
 from fusedreduce.program import Program
-from fusedreduce.run import launch, pair_gradients
+from fusedreduce.run import launch, pair_table_gradients
 from fusedreduce.run.descriptors import descriptor
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.run.pair_kernels import (
@@ -72,7 +72,7 @@ def backward(
     vectors   the vector result's adjoint, as d_<result>
     rows      the row values that the formulas read, (B, H, Sq) each
 
-    Gradients of tables come from the tiles: sums at indices that only the user's function knows.
+    Gradients of tables: the same kernels write sums, `pair_table_gradients` adds them up.
     """
     given = pointers({n: t.contiguous() for n, t in rows.items() if n in b.rows})
     d = {f"d_{b.vector}": vectors.get(f"d_{b.vector}")} if b.vector else {}
@@ -83,12 +83,16 @@ def backward(
     found: dict[str, Tensor] = {}
     sloping = not is_const(b.score, 0)
     made = {"queries": ["q"] * sloping, "keys": ["k"] * sloping + ["v"] * (b.weight is not None)}
+    sums: dict[str, Tensor] = {}
     for direction, results in made.items():
-        if set(results) & set(wanted):
-            found |= gradients(b, direction, inputs, base, (tiles or {}).get(direction))
+        more = pair_table_gradients.memory(b, direction, inputs)
+        if more or set(results) & set(wanted):
+            every = base | pointers(more)
+            found |= gradients(b, direction, inputs, every, (tiles or {}).get(direction))
+            sums |= more
     read = [n for n in wanted if n not in "qkv"]
     if read:
-        found |= pair_gradients.backward(b, inputs, vectors, rows, read)
+        found |= pair_table_gradients.gradients(b, inputs, vectors, rows, sums, read)
     of = {"q": inputs.q, "k": inputs.k} | ({} if inputs.v is None else {"v": inputs.v})
     found |= {n: torch.zeros_like(t) for n, t in of.items() if n in wanted and n not in found}
     return {n: g for n, g in found.items() if n in wanted}
@@ -99,11 +103,10 @@ def gradients(
 ) -> dict[str, Tensor]:
     """d q, or d k and d v."""
     pair = b.forward
-    like = {"dq": inputs.q}
-    if direction == "keys":
-        like = {} if is_const(b.score, 0) else {"dk": inputs.k}
-        if b.weight is not None and inputs.v is not None:
-            like["dv"] = inputs.v
+    outer = inputs.k if direction == "keys" else inputs.q
+    like = {} if is_const(b.score, 0) else {"dk" if direction == "keys" else "dq": outer}
+    if direction == "keys" and b.weight is not None and inputs.v is not None:
+        like["dv"] = inputs.v
     made = written({n: torch.empty(t.shape, dtype=t.dtype, device=t.device)
                     for n, t in like.items()})  # fmt: skip
     plan = plan_of(pair, direction, capability(inputs), tile)
@@ -111,9 +114,8 @@ def gradients(
     ready = backward_kernel(b, plan, blocks, precision(pair))
     tensors = dict(base) | pointers(made)
     tensors |= listed(pair, inputs, plan) if blocks.lists else {}
-    first = next(iter(like.values()))
     size = plan.KEYS if direction == "keys" else plan.QUERIES
-    run(ready, inputs, tensors, tiles_of(first.shape[2], size) * first.shape[0] * first.shape[1])
+    run(ready, inputs, tensors, tiles_of(outer.shape[2], size) * outer.shape[0] * outer.shape[1])
     return {n[1:]: t for n, t in rounded(made, dict.fromkeys(made, pair.dtype)).items()}
 
 
