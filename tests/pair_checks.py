@@ -48,9 +48,9 @@ def printed_backward(
     b: PairBackward, inputs: PairInputs, vectors: Ups, rows: Tensors, wanted: Sequence[str],
     tile: Any,
 ) -> Tensors:  # fmt: skip
-    both = None if tile is None else dict.fromkeys(("keys", "queries"), tile)
+    every = None if tile is None else dict.fromkeys(("keys", "queries", "tables"), tile)
     with printing.poisoned():
-        return pair_launch.backward(b, inputs, vectors, rows, wanted, both)
+        return pair_launch.backward(b, inputs, vectors, rows, wanted, every)
 
 
 TILES = Backend(pair_tiles.forward, in_tiles, tiles.run)

@@ -52,7 +52,39 @@ BOTH: dict[str, Made] = {
               {"gain": lambda z: random(z.B, z.Sk), "slopes": lambda z: 0.1 * random(z.H),
                "row": lambda z: random(z.Sq)}),
 }  # fmt: skip
-SCORES = BY_KEY | BY_QUERY | BOTH
+#: Sums over batch and heads: i and j are read apart.
+BY_PAIR: dict[str, Made] = {
+    "bias": (lambda t: lambda s, b, h, i, j: s + t.bias[i, j],
+             {"bias": lambda z: random(z.Sq, z.Sk)}),
+    "bias of heads": (lambda t: lambda s, b, h, i, j: s + t.bias[0, h, i, j],
+                      {"bias": lambda z: random(1, z.H, z.Sq, z.Sk)}),
+    "bias of batches": (lambda t: lambda s, b, h, i, j: s + t.bias[j, b, i],
+                        {"bias": lambda z: random(z.Sk, z.B, z.Sq)}),
+    "bias of all": (lambda t: lambda s, b, h, i, j: s * t.bias[b, h, i, j],
+                    {"bias": lambda z: random(z.B, z.H, z.Sq, z.Sk)}),
+    "part of a bias": (lambda t: lambda s, b, h, i, j: s + t.bias[1, i, j],
+                       {"bias": lambda z: random(2, z.Sq + 3, z.Sk + 1)}),
+    "two biases": (lambda t: lambda s, b, h, i, j: s + t.bias[h, i, j] * t.of[b, i, j],
+                   {"bias": lambda z: random(z.H, z.Sq, z.Sk),
+                    "of": lambda z: random(z.B, z.Sq, z.Sk)}),
+    "both ways": (lambda t: lambda s, b, h, i, j: s + t.bias[i, j] - t.bias[j, i],
+                  {"bias": lambda z: random(max(z.Sq, z.Sk), max(z.Sq, z.Sk))}),
+    "buckets of pairs": (lambda t: lambda s, b, h, i, j: s + t.bias[t.bucket[i, j], h],
+                         {"bias": lambda z: random(9, z.H),
+                          "bucket": lambda z: torch.randint(9, (z.Sq, z.Sk))}),
+}  # fmt: skip
+#: Sums along diagonals: i and j are read as i - j.
+BY_DISTANCE: dict[str, Made] = {
+    "relative": (lambda t: lambda s, b, h, i, j: s + t.bias[h, i - j],
+                 {"bias": lambda z: random(z.H, z.Sq + z.Sk)}),
+    "far is far": (lambda t: lambda s, b, h, i, j: s + t.bias[torch.clamp(j - i, -5, 4) + 5],
+                   {"bias": lambda z: random(10)}),
+    "gain by distance": (
+        lambda t: lambda s, b, h, i, j: s * t.gain[torch.where(i < j, 0, (i - j) // 4), b, h],
+        {"gain": lambda z: random(z.Sq, z.B, z.H)},
+    ),
+}  # fmt: skip
+SCORES = BY_KEY | BY_QUERY | BOTH | BY_PAIR | BY_DISTANCE
 
 
 def case_of(score: str, mask: str | None, R: Any = SoftmaxSum, outputs: Any = ("out",)) -> Case:

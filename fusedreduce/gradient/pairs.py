@@ -7,7 +7,8 @@ Claim    every adjoint is linear in the d_<result>; of a vector result `out` the
              d v_j      = sum_i weight(score, state_i) * d_out_i
              d q_i      = sum_j d score_ij * k_j,      d k_j = sum_i d score_ij * q_i
 Use      two kernels: key blocks outside for d k and d v, query blocks outside for d q; the row
-         values come from one fused row function (`rows`), printed by the row printer.
+         values come from one fused row function (`rows`), printed by the row printer. Gradients
+         of tables are summed there too, or by kernels of their own (`pair_tables`).
 Source   recomputation from one saved number a query: Dao et al. 2022, FlashAttention.
 """
 
@@ -84,11 +85,16 @@ class PairBackward:
         """What printed kernels sum up for the gradients of tables."""
         return summed(self.tables)
 
+    def of_tables(self, wanted: frozenset[str]) -> PairBackward:
+        """The same for these tables alone; one object for one set of them."""
+        if wanted not in self._parts:
+            tables = tuple(t for t in self.tables if t[0].table in wanted)
+            self._parts[wanted] = replace(self, tables=tables)
+        return self._parts[wanted]
+
     @cached_property
-    def in_tiles(self) -> PairBackward:
-        """The same for the tables alone that no kernel is printed for."""
-        printed = {s.read.table for s in self.table_sums}
-        return replace(self, tables=tuple(t for t in self.tables if t[0].table not in printed))
+    def _parts(self) -> dict[frozenset[str], PairBackward]:
+        return {}
 
 
 def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) -> PairBackward:

@@ -108,9 +108,7 @@ class PairElements:
         A masked p is cleared for d v alone.
         """
         weight = "" if self.weight is None else self.tile(self.weight, "p")
-        if self.deep:
-            line = f"dp = {self.access.dot(*sides)}"
-            self.frame.body.writer.line(line, self.frame.body.shape("element"))
+        self.product(sides)
         slope = self.tile(self.score, "ds") if self.slopes and self.score is not None else ""
         if masked:
             keys = self.frame.plan.direction == "keys"
@@ -118,6 +116,12 @@ class PairElements:
                 if n:
                     self.clear(n)
         return weight, slope
+
+    def product(self, sides: tuple[Sequence[str], Sequence[str]]) -> None:
+        """dp, where it is needed."""
+        if self.deep:
+            line = f"dp = {self.access.dot(*sides)}"
+            self.frame.body.writer.line(line, self.frame.body.shape("element"))
 
     def table(self, name: str, masked: bool) -> str:
         """The tile of a gradient; d score itself is cleared already."""

@@ -24,6 +24,9 @@ PRINTED = frozenset((
     "place", "together", "first_bh", "full", "full_end", "first_block", "listed", "width",
     "seen_key", "seen_query",
 ))  # fmt: skip
+#: Indices that are known in a loop only, by direction.
+LATE = {"keys": ("h",), "tables": ("b", "h"), "diagonals": ("b", "h")}
+NOT_SPECIALIZED = ("H", "group", "together", "parts", "summed")
 
 
 @dataclass(frozen=True)
@@ -127,9 +130,9 @@ class Frame:
     def scalars(self, *exprs: Expr) -> None:
         """Before the loop: a name for what is made of run-time numbers, and of what is known here.
 
-        A head that shares keys is known in its own loop, a read of a table once it is loaded.
+        Heads and batches that a kernel loops over are known there, a read once it is loaded.
         """
-        late = {*self.read_of, *(("h",) if self.plan.direction == "keys" else ())}
+        late = {*self.read_of, *LATE.get(self.plan.direction, ())}
         for node in walk(*exprs):
             used = any(node in n.args and not self.is_scalar(n) for n in walk(*exprs))
             number = any(n in self.pair.numbers for n in names(node))
@@ -165,7 +168,7 @@ class Frame:
         parts += [FUNCTIONS[n].text.strip("\n") + "\n" for n in with_needs(functions.library)]
         parts += list(functions.texts.values())
         kernel = Body(self.body.program, Tile(even=False)).writer
-        sizes = [a for a in arguments if a in ("H", "group", "together", *SIZES)]
+        sizes = [a for a in arguments if a in (*NOT_SPECIALIZED, *SIZES)]
         kernel.line(f"@triton.jit(do_not_specialize={sizes})".replace("'", '"'))
         signature = [*typed, *(f"{c}: tl.constexpr" for c in constants)]
         kernel.line(f"def {self.title}({', '.join(signature)}):")

@@ -22,13 +22,12 @@ from fusedreduce.plan.memory import size
 from fusedreduce.plan.pairs import PairPlan
 from fusedreduce.plan.rows import BYTES
 from fusedreduce.report.share import Share, shared
+from fusedreduce.report.tables import TITLES, TableGradients
 from fusedreduce.report.target import Target, lines, machine, target_of, why
 from fusedreduce.run import descriptors, pair_kernels
 from fusedreduce.run.compiled import pair_needs
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.runner import Noted
-
-TITLES = {"forward": "forward", "queries": "d q", "keys": "d k, d v"}
 
 
 def text(call: Noted, architecture: str | None = None) -> str:
@@ -37,10 +36,12 @@ def text(call: Noted, architecture: str | None = None) -> str:
 
 
 def sources(call: Noted, backward: bool, architecture: str | None = None) -> list[str]:
-    """The texts of the kernels: the forward, or the two of the backward."""
+    """The texts of the kernels: the forward, or those of the backward."""
     made = Report(call, target_of(call.values, architecture))
     directions = [d for d in made.directions if (d != "forward") == backward]
-    return [made.kernel(d)[0].source for d in directions]
+    kernels = [made.kernel(d) for d in directions]
+    kernels += [(kernel, plan) for _, kernel, plan in made.tables.kernels() if backward]
+    return [kernel.source for kernel, _ in kernels]
 
 
 def numbers_saved(call: Noted) -> int:
@@ -91,6 +92,11 @@ class Report:
         return chosen if self.pair.in_any_order or chosen == "tiles" else "tiles"
 
     @property
+    def tables(self) -> TableGradients:
+        ordered = self.pair.in_any_order
+        return TableGradients(self.derived if ordered else None, self.inputs, self.to)
+
+    @property
     def directions(self) -> tuple[str, ...]:
         """The kernels there are."""
         if not self.pair.in_any_order:
@@ -108,12 +114,14 @@ class Report:
         runs = [("runs", why(self.implementation, self.call.impl, self.to))]
         runs += [("but", reason) for reason in self.slow]
         runs += [("mask", self.mask)]
-        runs += self.tables
+        runs += self.tables.told
         if 0 not in (*t.rows, t.k.shape[2]):
             runs += self.blocks
         runs += self.memory
         for direction in self.directions:
-            runs += self.described(direction)
+            runs += self.described(TITLES[direction], *self.kernel(direction))
+        for found in self.tables.kernels():
+            runs += self.described(*found)
         return "\n".join([head, *lines(runs)])
 
     @property
@@ -135,8 +143,9 @@ class Report:
         if self.derived is None:
             found.append("the backward differentiates the meaning: all scores at once")
         else:
-            left = {r.table: None for r, _ in self.derived.in_tiles.tables}
-            found += [f"the gradient of {n} is summed by tiles in PyTorch" for n in left]
+            found += [
+                f"the gradient of {n} is summed by tiles in PyTorch" for n in self.tables.left
+            ]
         if self.task.state:
             found.append("the state is merged and finished by PyTorch, outside the kernel")
         return found
@@ -150,16 +159,6 @@ class Report:
         if how.lists:
             told = "lists of blocks, made on the device at each call"
         return f"{show(rewrite(self.pair.mask, plainly))}: {told}"
-
-    @property
-    def tables(self) -> list[tuple[str, str]]:
-        """Which kernels sum up the gradients of captured tensors and operands."""
-        sums = () if self.derived is None else self.derived.table_sums
-        how: dict[str, dict[str, None]] = {}
-        for s in sums:
-            how.setdefault(s.read.table, {})[TITLES[s.direction]] = None
-        return [("table", f"gradient of {n}: sums by the kernel of {' and of '.join(kernels)}")
-                for n, kernels in how.items()]  # fmt: skip
 
     # -- blocks, work, memory
 
@@ -248,12 +247,11 @@ class Report:
             made = pair_kernels.backward_printed(self.derived, plan, self.laid(plan), precise)
         return made, plan
 
-    def described(self, direction: str) -> list[tuple[str, str]]:
-        made, plan = self.kernel(direction)
+    def described(self, title: str, made: PrintedKernel, plan: PairPlan) -> list[tuple[str, str]]:
         pair = self.pair if self.derived is None else self.derived.forward
         room = f"of {self.to.limits.shared_bytes:,} on {self.to.limits.name}"
         return [
-            (TITLES[direction], plan.describe()),
+            (title, plan.describe()),
             ("", f"planned: {plan.shared:,} bytes shared {room}, {plan.registers} registers"),
             ("", machine(lambda: pair_needs(made, plan, pair, self.to.number), self.to)),
         ]

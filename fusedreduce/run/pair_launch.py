@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from fusedreduce.plan import rows as row_plans
 from fusedreduce.plan.layout import layout
 from fusedreduce.plan.pairs import chunks
 from fusedreduce.program import Program
-from fusedreduce.run import launch, pair_table_gradients
+from fusedreduce.run import launch, pair_table_gradients, pair_table_kernels
 from fusedreduce.run.descriptors import descriptor
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.run.pair_kernels import (
@@ -92,6 +93,11 @@ def backward(
             sums |= more
     read = [n for n in wanted if n not in "qkv"]
     if read:
+        asked = pair_table_gradients.by_kernels(b, inputs).intersection(read)
+        for t in pair_table_kernels.launches(b, inputs, asked, (tiles or {}).get("tables")):
+            every = base | pointers({t.sum.name: t.sums}) | t.lists
+            run(t.ready, inputs, every, t.programs, t.integers)
+            sums[t.sum.name] = t.sums
         found |= pair_table_gradients.gradients(b, inputs, vectors, rows, sums, read)
     of = {"q": inputs.q, "k": inputs.k} | ({} if inputs.v is None else {"v": inputs.v})
     found |= {n: torch.zeros_like(t) for n, t in of.items() if n in wanted and n not in found}
@@ -174,15 +180,21 @@ def rounded(made: dict[str, Tensor], dtypes: Mapping[str, str]) -> dict[str, Ten
     return {n: t.to(getattr(torch, dtypes[n])) for n, t in made.items()}
 
 
-def run(ready: Loaded, inputs: PairInputs, tensors: Values, programs: int) -> None:
+def run(
+    ready: Loaded,
+    inputs: PairInputs,
+    tensors: Values,
+    programs: int,
+    more: Mapping[str, int] = MappingProxyType({}),
+) -> None:
     """One launch of a kernel on the stream and device of the inputs."""
-    integers = inputs.sizes() | {"H": inputs.q.shape[1], "group": inputs.group}
+    integers = inputs.sizes() | {**more} | {"H": inputs.q.shape[1], "group": inputs.group}
     integers["together"] = heads_together(inputs, ready.plan.direction == "keys")
     if inputs.tables:
         integers |= inputs.integers()
     if not ready.plan.descriptors:
-        tensors, more = by_address(tensors)
-        integers |= more
+        tensors, strides = by_address(tensors)
+        integers |= strides
     given = [argument(ready, n, tensors, inputs.numbers, integers) for n in ready.kernel.arguments]
     device = inputs.q.device
     try:

@@ -51,8 +51,12 @@ class Learned:
     size: Callable[[Tensor], Any] = lambda apart: 1.0
 
 
+def between(device: torch.device) -> Tensor:
+    return torch.arange(SQ, device=device)[:, None] - torch.arange(SK, device=device)
+
+
 def apart(device: torch.device) -> Tensor:
-    return (torch.arange(SQ, device=device)[:, None] - torch.arange(SK, device=device)).abs()
+    return between(device).abs()
 
 
 KINDS = {
@@ -72,6 +76,23 @@ KINDS = {
     "blocks of keys": Learned(
         (H, 40), lambda t: lambda s, b, h, i, j: s + t[h, j // 32],
         lambda x, t: x + t[:, torch.arange(SK, device=x.device) // 32][:, None],
+    ),
+    "bias of a head": Learned(
+        (H, SQ, SK), lambda t: lambda s, b, h, i, j: s + t[h, i, j], lambda x, t: x + t,
+    ),
+    "bias of a batch": Learned(
+        (B, SQ, SK), lambda t: lambda s, b, h, i, j: s + t[b, i, j], lambda x, t: x + t[:, None],
+    ),
+    "bias of all": Learned(
+        (B, H, SQ, SK), lambda t: lambda s, b, h, i, j: s + t[b, h, i, j], lambda x, t: x + t,
+    ),
+    "distance": Learned(
+        (SQ + SK, H), lambda t: lambda s, b, h, i, j: s + t[i - j, h],
+        lambda x, t: x + t.t()[:, between(x.device)],
+    ),
+    "far is far": Learned(
+        (H, 32), lambda t: lambda s, b, h, i, j: s + t[h, torch.clamp(i - j, 0, 31)],
+        lambda x, t: x + t[:, between(x.device).clamp(0, 31)],
     ),
 }  # fmt: skip
 
@@ -155,7 +176,9 @@ def test_tiles_agree(kind: str, device: torch.device) -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=20 * size)
 
 
-@pytest.mark.parametrize("kind", ["slope of a head", "bias of a key", "blocks of keys"])
+@pytest.mark.parametrize(
+    "kind", ["slope of a head", "blocks of keys", "bias of a head", "distance"]
+)
 def test_graph_replay(kind: str, device: torch.device, no_tiles: None) -> None:
     """A captured backward waits for nothing, and reads the tensor as it is at the replay."""
     learned = KINDS[kind]

@@ -13,7 +13,12 @@ from torch import Tensor
 import fusedreduce as fr
 from fusedreduce.plan import pairs as plans
 from fusedreduce.reductions import LogSumExp, SoftmaxEntropy
-from fusedreduce.run import pair_gradients, pair_launch
+from fusedreduce.run import (
+    pair_gradients,
+    pair_launch,
+    pair_table_gradients,
+    pair_table_kernels,
+)
 from tests import attention, pairs, printing, tables
 from tests.pair_checks import PRINTED, check, gradients
 from tests.pairs import DECLARED, Case, arguments, masked, sizes
@@ -26,7 +31,10 @@ WEIGHTED = next(c for c in DECLARED if c.name == "weighted")
 
 @pytest.fixture(autouse=True)
 def printed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whoever asks the tiles fails; what nobody writes is NaN; launches take small tiles."""
+    """Whoever asks the tiles fails; what nobody writes is NaN; launches take small tiles.
+
+    Few programs count as enough, so that a tile of sums has many visits, in one part or two.
+    """
 
     def refused(*args: Any) -> Any:
         raise AssertionError("a gradient was left to the tiles")
@@ -35,7 +43,9 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return plans.plan(pair, direction, device, tile or SMALL)
 
     monkeypatch.setattr(pair_gradients, "backward", refused)
-    monkeypatch.setattr(pair_launch, "plan_of", plan_of)
+    for module in (pair_launch, pair_table_kernels):
+        monkeypatch.setattr(module, "plan_of", plan_of)
+    monkeypatch.setattr(pair_table_kernels, "PROGRAMS", 24)
     with printing.poisoned():
         yield
 
@@ -43,16 +53,53 @@ def printed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 # ---- scores, masks, declarations -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mask", [None, "causal", "window", "by head", "documents", "some rows"])
-@pytest.mark.parametrize("score", tables.SCORES)
-def test_scores(score: str, mask: str | None) -> None:
-    """Odd lengths, two batches, three heads that share keys; ranges, lists, rows without a key."""
+def check_score(score: str, mask: str | None) -> None:
+    """Odd lengths, two batches, three heads that share keys."""
     case = tables.case_of(score, mask)
     a = arguments(case, sizes(19, 37, H=3, group=3), torch.float32)
     check(case, a, SMALL, by=PRINTED, noise=NOISE)
 
 
-@pytest.mark.parametrize("score", ["bias of keys", "slopes", "three"])
+@pytest.mark.parametrize("mask", [None, "causal", "by head"])
+@pytest.mark.parametrize("score", tables.SCORES)
+def test_scores(score: str, mask: str | None) -> None:
+    check_score(score, mask)
+
+
+@pytest.mark.parametrize("mask", ["window", "documents", "some rows", "none"])
+@pytest.mark.parametrize("score", ["bias of keys", "slopes", "bias of heads", "relative"])
+def test_masks(score: str, mask: str) -> None:
+    """Ranges, lists of every batch, queries and keys that nobody sees, nothing at all."""
+    check_score(score, mask)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mask", ["window", "documents", "some rows", "some keys"])
+@pytest.mark.parametrize("score", tables.SCORES)
+def test_every_mask(score: str, mask: str) -> None:
+    check_score(score, mask)
+
+
+@pytest.mark.parametrize(("Sq", "Sk"), [(1, 1), (1, 40), (33, 2), (16, 16), (32, 48), (50, 17)])
+@pytest.mark.parametrize("score", ["relative", "bias"])
+def test_lengths(score: str, Sq: int, Sk: int) -> None:
+    """One block and many, wide and tall, cut off and not."""
+    for mask in (None, "window"):
+        case = tables.case_of(score, mask, outputs=("lse",))
+        a = arguments(case, sizes(Sq, Sk, H=2, group=2, D=4), torch.float32)
+        check(case, a, SMALL, by=PRINTED, noise=NOISE)
+
+
+@pytest.mark.parametrize("programs", [1, 1000])
+@pytest.mark.parametrize("score", ["bias", "relative", "gain by distance"])
+def test_parts(score: str, programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All visits by one program, and each by one of its own."""
+    monkeypatch.setattr(pair_table_kernels, "PROGRAMS", programs)
+    check_score(score, "by head")
+    check_score(score, None)
+
+
+@pytest.mark.parametrize("score", ["bias of keys", "slopes", "three", "bias of heads", "relative"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16], ids=str)
 def test_dtypes(dtype: torch.dtype, score: str) -> None:
     case = tables.case_of(score, "causal", outputs=("out", "lse"))
@@ -60,7 +107,7 @@ def test_dtypes(dtype: torch.dtype, score: str) -> None:
     check(case, replace(a, q=a.q / 8), SMALL, by=PRINTED)
 
 
-@pytest.mark.parametrize("score", ["bias of documents", "soft caps", "keys and queries"])
+@pytest.mark.parametrize("score", ["bias of documents", "soft caps", "two biases", "far is far"])
 @pytest.mark.parametrize("R", [LogSumExp, SoftmaxEntropy], ids=lambda R: R.__name__)
 def test_without_a_payload(R: Any, score: str) -> None:
     outputs = ("",) if R is LogSumExp else ("entropy", "lse")
@@ -138,6 +185,65 @@ def test_a_bias_a_key() -> None:
     out = fr.attention(q, k, v, score_mod=lambda s, b, h, i, j: s + of_key[b, j],
                        is_causal=True, impl="triton")  # fmt: skip
     attention.check(out, function, (q, k, v, bias))
+
+
+@pytest.mark.parametrize(
+    "shape", [(21, 35), (6, 21, 35), (2, 1, 21, 35), (2, 6, 21, 35), (6, 1, 35)]
+)
+def test_a_float_mask(shape: tuple[int, ...]) -> None:
+    q, k, v = attention.inputs(2, 6, 2, 21, 35, dtype=torch.float32)
+    bias = torch.randn(shape, requires_grad=True)
+    out = fr.ops.scaled_dot_product_attention(q, k, v, bias, enable_gqa=True, impl="triton")
+
+    def function(q: Tensor, k: Tensor, v: Tensor, t: Tensor) -> Tensor:
+        return attention.plain(q, k, v, score=lambda x: x + t)["out"]
+
+    attention.check(out, function, (q, k, v, bias))
+
+
+def test_buckets_of_distances() -> None:
+    """Near ones apart, far ones by their logarithm, both directions apart, as T5 has them."""
+    q, k, v = attention.inputs(2, 2, 2, 40, 50, dtype=torch.float32)
+    table = torch.randn(16, 2, requires_grad=True)
+
+    def bucket(i: Any, j: Any) -> Any:
+        far = torch.abs(i - j)
+        log = 4 + (torch.log(torch.clamp(far, 1).float() / 4.0) * 1.5).to(torch.int64)
+        near = torch.where(far < 4, far, torch.clamp(log, 4, 7))
+        return near + torch.where(j > i, 8, 0)
+
+    places = bucket(torch.arange(40)[:, None], torch.arange(50))
+    out = fr.attention(q, k, v, score_mod=lambda s, b, h, i, j: s + table[bucket(i, j), h],
+                       is_causal=True, impl="triton")  # fmt: skip
+    attention.check(out, causal(lambda x, t: x + t[places].permute(2, 0, 1)), (q, k, v, table))
+
+
+def windows() -> tuple[tuple[Tensor, ...], Tensor, Tensor, Tensor]:
+    """Windows of 3 x 4 positions: q, k, v, a table of 5 x 7 distances, its index of each pair."""
+    tensors = attention.inputs(8, 2, 2, 12, 12, dtype=torch.float32)
+    y, x = torch.arange(12) // 4, torch.arange(12) % 4
+    index = (y[:, None] - y + 2) * 7 + x[:, None] - x + 3
+    table = torch.randn(35, 2, requires_grad=True)
+    out = fr.attention(*tensors, score_mod=lambda s, b, h, i, j: s + table[index[i, j], h],
+                       impl="triton")  # fmt: skip
+    return tensors, table, index, out
+
+
+def test_an_index_of_pairs() -> None:
+    """Sums by pair are dealt out by the index."""
+    tensors, table, index, out = windows()
+
+    def function(q: Tensor, k: Tensor, v: Tensor, t: Tensor) -> Tensor:
+        return attention.plain(q, k, v, score=lambda x: x + t[index].permute(2, 0, 1))["out"]
+
+    attention.check(out, function, (*tensors, table))
+
+
+def test_too_many_sums_are_left_to_the_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, table, _, out = windows()
+    monkeypatch.setattr(pair_table_gradients, "LARGEST", 2 * 12 * 12 - 1)
+    with pytest.raises(AssertionError, match="left to the tiles"):
+        torch.autograd.grad(out.sum(), table)
 
 
 def test_what_nobody_sees_may_hold_anything() -> None:
