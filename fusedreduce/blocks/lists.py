@@ -50,11 +50,11 @@ def lists(map: Tensor) -> BlockLists:
     """
     keys, queries = map, map.transpose(-1, -2)
     return BlockLists(
-        *_listed(keys == 1), *_listed(keys == 2), *_listed(queries == 1), *_listed(queries == 2)
+        *places(keys == 1), *places(keys == 2), *places(queries == 1), *places(queries == 2)
     )
 
 
-def _listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
+def places(chosen: Tensor) -> tuple[Tensor, Tensor]:
     """(count, ids): the places of the True ones along the last dimension, in order."""
     ids = torch.argsort((~chosen).to(torch.int8), dim=-1, stable=True)
     return chosen.sum(-1, dtype=torch.int32), ids.to(torch.int32).contiguous()

@@ -7,19 +7,21 @@ Claim    every adjoint is linear in the d_<result>; of a vector result `out` the
              d v_j      = sum_i weight(score, state_i) * d_out_i
              d q_i      = sum_j d score_ij * k_j,      d k_j = sum_i d score_ij * q_i
 Use      two kernels: key blocks outside for d k and d v, query blocks outside for d q; the row
-         values come from one fused row function (`rows`), printed by the row printer.
+         values come from one fused row function (`rows`), printed by the row printer. Gradients
+         of tables are summed there too, or by kernels of their own (`pair_tables`).
 Source   recomputation from one saved number a query: Dao et al. 2022, FlashAttention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 from fusedreduce.declare.record import Record
 from fusedreduce.gradient.element import NoBackward
 from fusedreduce.gradient.pair_state import FinalState, adjoint, saved_name, within
+from fusedreduce.gradient.pair_tables import TableSum, summed
 from fusedreduce.gradient.pair_widths import DP, RowSum, Widths, bare, times
 from fusedreduce.ir.differentiate import derivative, gradient
 from fusedreduce.ir.expr import Expr, call, const, is_const, names, rewrite, substitute, var, where
@@ -68,11 +70,31 @@ class PairBackward:
     @cached_property
     def rows(self) -> tuple[str, ...]:
         """The row values that the element's formulas read, in order."""
-        exprs = [self.score, *(e for _, e in self.tables)]
+        return self.rows_in(e for _, e in self.tables)
+
+    def rows_in(self, tables: Iterable[Expr]) -> tuple[str, ...]:
+        """Those that the formulas of these gradients of tables read, and those of q, k and v."""
+        exprs = [self.score, *tables]
         exprs += [] if self.weight is None else [self.weight]
         known = {*self.saved, *(n for n, _ in self.shifts), *(s.name for s in self.sums)}
         known |= {adjoint(r.name) for r in self.forward.results if not r.vector}
         return tuple(n for n in dict.fromkeys(names(*exprs)) if n in known)
+
+    @cached_property
+    def table_sums(self) -> tuple[TableSum, ...]:
+        """What printed kernels sum up for the gradients of tables."""
+        return summed(self.tables)
+
+    def of_tables(self, wanted: frozenset[str]) -> PairBackward:
+        """The same for these tables alone; one object for one set of them."""
+        if wanted not in self._parts:
+            tables = tuple(t for t in self.tables if t[0].table in wanted)
+            self._parts[wanted] = replace(self, tables=tables)
+        return self._parts[wanted]
+
+    @cached_property
+    def _parts(self) -> dict[frozenset[str], PairBackward]:
+        return {}
 
 
 def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) -> PairBackward:

@@ -36,6 +36,8 @@ class PairAccess:
         place = self.frame.body.places[var(name)]
         steps = [cast(e, "int64") * var(f"{read.table}_stride_{k}")
                  for k, e in enumerate(indices) if e.op != "const" or e.value]  # fmt: skip
+        for e in (s.args[0] for s in steps if s.args[0].args[0].op == "const"):
+            self.frame.body.bind(e, f"tl.full((), {e.args[0].value}, tl.int64)")
         self.frame.use(*steps)
         offset = total(steps)
         text = f"{read.table}_ptr" + (f" + {self.frame.body.text(offset, place)}" if steps else "")

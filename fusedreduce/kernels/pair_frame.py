@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fusedreduce.ir.expr import Expr, call, const, make, names, rewrite, var, walk
+from fusedreduce.ir.simplify import simplify
 from fusedreduce.kernels.body import Body
 from fusedreduce.kernels.functions import FUNCTIONS, with_needs
 from fusedreduce.kernels.lower import lower
@@ -23,6 +24,9 @@ PRINTED = frozenset((
     "seen_key", "seen_query",
 ))  # fmt: skip
 SPLIT = frozenset(("split", "splits", "program", "share", "begin", "stop"))
+#: Indices that are known in a loop only, by direction.
+LATE = {"keys": ("h",), "tables": ("b", "h"), "diagonals": ("b", "h")}
+NOT_SPECIALIZED = ("H", "group", "together", "splits", "parts", "summed")
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,9 @@ class Frame:
         self.read_of: dict[str, Read] = {}
         for k, r in enumerate(self.pair.reads):
             name = f"{r.table}_{k}"
-            args = tuple(rewrite(e, self.reads.get) for e in r.node.args)
-            self.reads[make(r.node.op, args, r.node.value)] = var(name)
+            for node in (r.node, simplify(r.node)):  # formulas of gradients are simplified
+                args = tuple(rewrite(e, self.reads.get) for e in node.args)
+                self.reads[make(node.op, args, node.value)] = var(name)
             self.read_of[name] = r
         scalars = {"b", "h", *SIZES, *self.pair.numbers}
         scalars |= {n for t in self.pair.tables for n in t.integers}
@@ -128,9 +133,9 @@ class Frame:
     def scalars(self, *exprs: Expr) -> None:
         """Before the loop: a name for what is made of run-time numbers, and of what is known here.
 
-        A head that shares keys is known in its own loop, a read of a table once it is loaded.
+        Heads and batches that a kernel loops over are known there, a read once it is loaded.
         """
-        late = {*self.read_of, *(("h",) if self.plan.direction == "keys" else ())}
+        late = {*self.read_of, *LATE.get(self.plan.direction, ())}
         for node in walk(*exprs):
             used = any(node in n.args and not self.is_scalar(n) for n in walk(*exprs))
             number = any(n in self.pair.numbers for n in names(node))
@@ -167,7 +172,7 @@ class Frame:
         parts += [FUNCTIONS[n].text.strip("\n") + "\n" for n in with_needs(functions.library)]
         parts += list(functions.texts.values())
         kernel = Body(self.body.program, Tile(even=False)).writer
-        sizes = [a for a in arguments if a in ("H", "group", "together", "splits", *SIZES)]
+        sizes = [a for a in arguments if a in (*NOT_SPECIALIZED, *SIZES)]
         kernel.line(f"@triton.jit(do_not_specialize={sizes})".replace("'", '"'))
         signature = [*typed, *(f"{c}: tl.constexpr" for c in constants)]
         kernel.line(f"def {self.title}({', '.join(signature)}):")

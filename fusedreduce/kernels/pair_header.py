@@ -10,7 +10,9 @@ from fusedreduce.pair import Pair
 from fusedreduce.plan.pairs import PairPlan
 from fusedreduce.program import Stage
 
-TITLES = {"forward": "forward", "keys": "backward of k and v", "queries": "backward of q"}
+TITLES = {"forward": "forward", "keys": "backward of k and v", "queries": "backward of q",
+          "tables": "backward of a table by pair",
+          "diagonals": "backward of a table by distance"}  # fmt: skip
 
 
 def header(

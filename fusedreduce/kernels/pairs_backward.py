@@ -1,7 +1,8 @@
 """The pair skeleton, backward: key blocks outside for d k and d v, query blocks outside for d q.
 
 Scores are recomputed from q and k; what a query needs beside them was saved or is a sum over its
-width. Nothing is added to memory by two programs, so the bits repeat.
+width. Gradients of tables are summed along the inner axis, a number for each position of the outer
+one. Nothing is added to memory by two programs, so the bits repeat.
 """
 
 from __future__ import annotations
@@ -10,18 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fusedreduce.gradient.pair_state import adjoint
-from fusedreduce.gradient.pair_widths import DP
 from fusedreduce.gradient.pairs import PairBackward
-from fusedreduce.ir.expr import Expr, const, is_const, names, rewrite, var, walk
-from fusedreduce.ir.show import shared, show
-from fusedreduce.kernels.base_two import LOG2_E, counts_in_twos, exponentials
+from fusedreduce.ir.expr import Expr, const, is_const, names, rewrite, var
+from fusedreduce.ir.show import show
 from fusedreduce.kernels.names import identifier
 from fusedreduce.kernels.pair_access import PairAccess
+from fusedreduce.kernels.pair_elements import PairElements
 from fusedreduce.kernels.pair_frame import Blocks, Frame
 from fusedreduce.kernels.pair_header import header
 from fusedreduce.kernels.pair_loops import PairLoops
 from fusedreduce.kernels.rows import PrintedKernel
-from fusedreduce.kernels.stage import tight
 from fusedreduce.plan.pairs import PairPlan, chunks
 
 
@@ -40,55 +39,30 @@ class BackwardPrinter:
     def __post_init__(self) -> None:
         b = self.backward
         self.pair, self.keys = b.forward, self.plan.direction == "keys"
-        self.frame = Frame(self.pair, self.plan, self.blocks, self.title, b.rows, self.precision)
+        self.sums = [s for s in b.table_sums if s.direction == self.plan.direction]
+        rows = b.rows_in(s.expr for s in self.sums)
+        self.frame = Frame(self.pair, self.plan, self.blocks, self.title, rows, self.precision)
         self.body, self.w = self.frame.body, self.frame.body.writer
         self.access, self.loops = PairAccess(self.frame), PairLoops(self.frame)
-        for n in b.rows:
-            self.body.places[var(n)] = "row"
-        self.body.bind(var(DP), "dp", "element")
-        self.body.namer.taken |= {"dp"}
-        self.mask = None if self.pair.mask is None else self.frame.lowered(self.pair.mask)
         self.factor = self.frame.lowered(b.factor)
         within = self.keys and self.varies_by_head
-        self.score = self.prepared(b.score * b.factor if within else b.score)
+        score = b.score * b.factor if within else b.score
         self.factor = const(1.0) if within else self.factor
-        self.weight = None if b.weight is None else self.prepared(b.weight)
-        self.body.user |= {self.frame.lowered(e): n for n, e in self.pair.drawn} | {
-            self.score: "ds"
-        }
-        self.common = [n for n in shared(*self.exprs) if self.body.place(n) == "element"]
-        self.body.user |= {} if self.weight is None else {self.weight: "p"}
-
-    def prepared(self, e: Expr) -> Expr:
-        e = self.frame.lowered(e)
-        return exponentials(e, self.frame.is_scalar) if counts_in_twos(self.pair) else e
+        self.elements = PairElements(self.frame, b, score, b.weight, self.sums)
+        self.slopes, self.deep = self.elements.slopes, self.elements.deep
+        self.weighed = b.weight is not None
+        self.valued = self.weighed or self.deep
 
     @property
     def varies_by_head(self) -> bool:
         """Is the scalar factor of d score another one for each head? d k adds heads up."""
         return any(n == "h" or n in self.frame.read_of for n in names(self.factor))
 
-    @property
-    def slopes(self) -> bool:
-        """Do results depend on the score at all?"""
-        return not is_const(self.score, 0)
-
-    @property
-    def exprs(self) -> list[Expr]:
-        return [self.score, *([] if self.weight is None else [self.weight])]
-
     # -- the kernel
 
     def print(self) -> PrintedKernel:
         self.begin()
-        every = [*self.exprs, *([] if self.mask is None else [self.mask]), self.factor]
-        self.frame.use(*every)
-        for e in every:
-            for node in walk(e):
-                if node.op == "mul" and is_const(node.args[1], LOG2_E):
-                    scalar = self.frame.is_scalar(node)
-                    self.body.user[node] = "scale_log2_e" if scalar else "natural"
-        self.frame.scalars(*every)
+        every = self.elements.use(self.factor)
         if self.keys:
             self.visit_heads(every)
         else:
@@ -111,9 +85,14 @@ class BackwardPrinter:
             self.begin_head(every)
 
     def begin_head(self, every: Sequence[Expr]) -> None:
-        self.access.bases("h", "q", *[self.d_name] * (self.weight is not None))
+        self.access.bases("h", "q", *[self.d_name] * self.valued)
         self.access.load_reads(every, ("scalar", "column"), masked=True)
+        self.begin_sums("KEYS")
         self.loops.visit(self.step_keys)
+        if self.sums:
+            first = "(b * H + h)" if self.blocks.grouped else "bh"
+            self.w.line(f"column = {first}.to(tl.int64) * Sk + j", "(KEYS,)")
+            self.store_sums("column", "j < Sk")
 
     def begin(self) -> None:
         w = self.w
@@ -133,28 +112,32 @@ class BackwardPrinter:
         if self.keys:
             w.line("j = j0 + tl.arange(0, KEYS)", "(KEYS,)")
             w.line("query = tl.arange(0, QUERIES)", "(QUERIES,)")
-            self.access.bases("hk", "k", *["v"] * (self.weight is not None))
+            self.access.bases("hk", "k", *["v"] * self.valued)
             self.k = self.access.load("k", self.pair.D, "j0", "KEYS", "hk")
-            if self.weight is not None:
-                self.v = self.access.load("v", self.pair.DV, "j0", "KEYS", "hk")
+            self.v = self.values("j0", "hk") if self.valued else []
             self.dk = self.accumulators("dk", self.pair.D, "KEYS") if self.slopes else []
-            self.dv = self.accumulators("dv", self.pair.DV, "KEYS") if self.weight else []
+            self.dv = self.accumulators("dv", self.pair.DV, "KEYS") if self.weighed else []
             return
         w.line("i = i0 + tl.arange(0, QUERIES)", "(QUERIES,)")
         w.line("first_row = bh.to(tl.int64) * Sq")
         w.line("key = tl.arange(0, KEYS)", "(KEYS,)")
-        deep = DP in names(self.score)
-        self.access.bases("h", "q", *[self.d_name] * deep)
-        self.access.bases("hk", "k", *["v"] * deep)
+        self.access.bases("h", "q", *[self.d_name] * self.deep)
+        self.access.bases("hk", "k", *["v"] * self.deep)
         self.q = self.access.load("q", self.pair.D, "i0", "QUERIES", "h")
-        if DP in names(self.score):
-            self.d = self.access.load(self.d_name, self.pair.DV, "i0", "QUERIES", "h")
-        self.load_rows()
-        self.dq = self.accumulators("dq", self.pair.D, "QUERIES")
+        self.d = self.adjoints("i0") if self.deep else []
+        self.elements.load_rows()
+        self.dq = self.accumulators("dq", self.pair.D, "QUERIES") if self.slopes else []
+        self.begin_sums("QUERIES")
 
     @property
     def d_name(self) -> str:
         return identifier(adjoint(self.backward.vector))
+
+    def adjoints(self, start: str, whole: bool = False) -> list[str]:
+        return self.access.load(self.d_name, self.pair.DV, start, "QUERIES", "h", whole)
+
+    def values(self, start: str, head: str, whole: bool = False) -> list[str]:
+        return self.access.load("v", self.pair.DV, start, "KEYS", head, whole)
 
     def accumulators(self, name: str, width: int, size: str) -> list[str]:
         parts = chunks(width)
@@ -166,62 +149,12 @@ class BackwardPrinter:
             )
         return found
 
-    def load_rows(self, masked: bool = True) -> None:
-        """The row values of these queries; in a whole block every one exists."""
-        dtypes = {r.name: r.dtype for r in self.pair.results}
-        for n in self.backward.rows:
-            name = n.replace(".", "_")
-            self.frame.pointers[f"{name}_ptr"] = None
-            dtype = dtypes.get(n, self.pair.state)
-            other = "0.0" if "float" in dtype else "0"
-            mask = f", mask=i < Sq, other={other}" if masked else ""
-            text = f"tl.load({name}_ptr + first_row + i{mask})"
-            self.body.bind(var(n), self.body.assign([name], text, "row"), "row")
+    def begin_sums(self, size: str) -> None:
+        for s in self.sums:
+            self.body.namer.taken.add(s.name)
+            self.w.line(f"{s.name} = tl.full(({size},), 0.0, tl.{self.pair.state})", f"({size},)")
 
     # -- one block
-
-    def before(self, start: str, masked: bool) -> None:
-        """Positions, and what is read at them."""
-        exprs = [*self.exprs, *([self.mask] if masked and self.mask is not None else [])]
-        inner = ("row", "element") if self.keys else ("column", "element")
-        self.access.load_reads(exprs, inner, masked)
-        if masked:
-            self.loops.inside([] if self.mask is None else [self.mask])
-
-    def element(self, masked: bool, d: Sequence[str], v: Sequence[str]) -> tuple[str, str]:
-        """p and ds of one block, 0 where masked."""
-        weight = "" if self.weight is None else self.tile(self.weight, "p")
-        if DP in names(self.score):
-            shape = self.body.shape("element")
-            v = [self.widened(n) for n in v]
-            sides = (v, d) if self.keys else (d, v)
-            self.w.line(f"dp = {self.access.dot(*sides)}", shape)
-        slope = self.tile(self.score, "ds") if self.slopes else ""
-        if masked:
-            for n in dict.fromkeys((weight if self.keys else "", slope)):
-                if n:
-                    self.w.line(f"{n} = tl.where(inside, {n}, 0.0)", self.body.shape("element"))
-        return weight, slope
-
-    def tile(self, e: Expr, name: str) -> str:
-        """A name for an expression as a whole tile, whatever it varies with."""
-        for node in self.common:
-            if node is not e and node not in self.body.known and node in walk(e):
-                self.body.define(node)
-        text, place = self.body.text(e), self.body.place(e)
-        if place == "element":
-            return self.body.define(e)
-        shape = self.body.shape("element")
-        if place == "scalar":
-            text = f"tl.full({shape}, {text}, tl.{self.pair.state})"
-        else:
-            text = f"tl.broadcast_to({self.body.at(tight(text), place, 'element')}, {shape})"
-        return self.body.assign([name], text, "element")
-
-    def widened(self, v: str) -> str:
-        """v beside its adjoint, which lies in the state's dtype where a state is the result."""
-        dtype = {r.name: r.dtype for r in self.pair.results}[self.backward.vector]
-        return v if dtype == self.pair.dtype else f"{v}.to(tl.{dtype})"
 
     def narrow(self, name: str, like: str) -> str:
         return name if self.pair.dtype == self.pair.state else f"{name}.to({like}.dtype)"
@@ -230,40 +163,40 @@ class BackwardPrinter:
         w = self.w
         w.line(f"i = {start} + query", "(QUERIES,)")
         q = self.access.load("q", self.pair.D, start, "QUERIES", "h", not masked)
-        d = (
-            self.access.load(self.d_name, self.pair.DV, start, "QUERIES", "h", not masked)
-            if self.weight is not None
-            else []
-        )
-        self.load_rows(masked)
-        self.before(start, masked)
-        if masked and self.mask is not None:
+        d = self.adjoints(start, not masked) if self.valued else []
+        self.elements.load_rows(masked)
+        self.elements.before(("row", "element"), masked)
+        if masked and self.pair.mask is not None:
             self.loops.drop("seen_query", (*q, *d))
         w.line(f"score = {self.access.dot(self.k, q)}", self.body.shape("element"))
         # NOTE: d v right after p needs fewer registers, and was 2 to 8 % slower on an H200.
-        p, ds = self.element(masked, d, self.v if self.weight is not None else [])
-        for n, t in zip(self.dv, d, strict=True):
+        v = [self.elements.widened(n) for n in self.v]
+        p, ds = self.elements.slope(masked, (v, d))
+        self.add_sums(masked)
+        for n, t in zip(self.dv, d if self.weighed else [], strict=True):
             w.line(f"{n} = {self.access.product(self.narrow(p, t), t, n)}")
         for n, t in zip(self.dk, q if self.slopes else [], strict=True):
             w.line(f"{n} = {self.access.product(self.narrow(ds, t), t, n)}")
 
     def step_queries(self, start: str, masked: bool) -> None:
         w = self.w
-        if masked or not self.plan.descriptors or "j" in self.frame.indices(self.exprs):
+        if masked or not self.plan.descriptors or "j" in self.frame.indices(self.elements.exprs):
             w.line(f"j = {start} + key", "(KEYS,)")
         k = self.access.load("k", self.pair.D, start, "KEYS", "hk", not masked)
-        v = (
-            self.access.load("v", self.pair.DV, start, "KEYS", "hk", not masked)
-            if DP in names(self.score)
-            else []
-        )
-        self.before(start, masked)
-        if masked and self.mask is not None:
+        v = self.values(start, "hk", not masked) if self.deep else []
+        self.elements.before(("column", "element"), masked)
+        if masked and self.pair.mask is not None:
             self.loops.drop("seen_key", k)
         w.line(f"score = {self.access.dot(self.q, k)}", self.body.shape("element"))
-        _, ds = self.element(masked, self.d if v else [], v)
-        for n, t in zip(self.dq, k, strict=True):
+        _, ds = self.elements.slope(masked, (self.d, [self.elements.widened(n) for n in v]))
+        self.add_sums(masked)
+        for n, t in zip(self.dq, k if self.slopes else [], strict=True):
             w.line(f"{n} = {self.access.product(self.narrow(ds, t), t, n)}")
+
+    def add_sums(self, masked: bool) -> None:
+        """Along the inner axis, the second of a tile in both directions."""
+        for s in self.sums:
+            self.w.line(f"{s.name} += tl.sum({self.elements.table(s.name, masked)}, 1)")
 
     # -- results
 
@@ -271,13 +204,20 @@ class BackwardPrinter:
         w = self.w
         if not self.keys:
             w.line("row = first_row + i", "(QUERIES,)")
-            self.access.store("dq", self.scaled(self.dq), self.pair.D, "i < Sq")
+            if self.dq:
+                self.access.store("dq", self.scaled(self.dq), self.pair.D, "i < Sq")
+            self.store_sums("row", "i < Sq")
             return
         w.line("row = bh.to(tl.int64) * Sk + j", "(KEYS,)")
         if self.dk:
             self.access.store("dk", self.scaled(self.dk), self.pair.D, "j < Sk")
         if self.dv:
             self.access.store("dv", self.dv, self.pair.DV, "j < Sk")
+
+    def store_sums(self, place: str, inside: str) -> None:
+        for s in self.sums:
+            self.frame.pointers[f"{s.name}_ptr"] = None
+            self.w.line(f"tl.store({s.name}_ptr + {place}, {s.name}, mask={inside})")
 
     def scaled(self, tiles: Sequence[str]) -> list[str]:
         """The scalar factor of d score comes in once, here."""
@@ -296,5 +236,7 @@ class BackwardPrinter:
         if b.weight is not None and self.keys:
             weight = show(rewrite(b.weight, drawn.get))
             formulas.append(("dv", f"sum over i of {weight} * {self.d_name}"))
+        inner = "i" if self.keys else "j"
+        formulas += [(s.name, f"sum over {inner} of {show(s.expr)}") for s in self.sums]
         head = header(self.pair, self.plan, self.title, self.certificates, formulas)
         return self.frame.printed(head)

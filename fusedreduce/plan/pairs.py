@@ -9,14 +9,16 @@ from fusedreduce.plan.device import Device, device
 from fusedreduce.plan.rows import BYTES
 
 HOPPER = (9, 0)
-DIRECTIONS = ("forward", "keys", "queries")  # the last two: d k and d v, d q
+DIRECTIONS = ("forward", "keys", "queries", "tables", "diagonals")
+OUTSIDE = {"keys": "key blocks", "tables": "blocks of both", "diagonals": "diagonals of blocks"}
 
 
 @dataclass(frozen=True)
 class PairPlan:
     """How a pair kernel runs.
 
-    direction   "forward"; "keys" (key blocks outside: d k, d v); "queries" (query blocks: d q)
+    direction   "forward"; "keys" (key blocks outside: d k, d v); "queries" (query blocks: d q);
+                "tables", "diagonals" (a block of both, a diagonal of them: sums for a table)
     shared      bytes of shared memory that the tiles take, times the stages
     registers   32-bit registers of a thread for score tile, state, accumulators
     descriptors tiles are copied by tensor descriptors: the device has hardware for it
@@ -32,7 +34,7 @@ class PairPlan:
     descriptors: bool = True
 
     def describe(self) -> str:
-        outside = "key blocks" if self.direction == "keys" else "query blocks"
+        outside = OUTSIDE.get(self.direction, "query blocks")
         tile = f"tiles of {self.QUERIES} queries x {self.KEYS} keys"
         stages = f"{self.num_stages} stage{'s' * (self.num_stages > 1)}"
         return f"{outside} outside, {tile}, {self.num_warps} warps, {stages}"
@@ -67,14 +69,18 @@ _TRIED = {
              (16, 16, 4, 1)),
     "queries": ((64, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 1), (64, 32, 4, 2), (32, 32, 4, 1),
                 (16, 16, 4, 1)),
+    "tables": ((64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 8, 2), (32, 32, 4, 1), (16, 16, 4, 1)),
 }  # fmt: skip
+_TRIED["diagonals"] = _TRIED["tables"]  # as many queries as keys
 #: Exact products of float32 and float64 do without tensor cores: whole operand tiles lie in
 #: registers. The least spills, read from the compiler at 64 and at 128 wide (sm_90).
 _EXACT = {
     "forward": ((32, 32, 8, 1), (16, 16, 4, 1)),
     "keys": ((32, 32, 8, 1), (16, 16, 4, 1)),
     "queries": ((16, 32, 4, 1), (16, 16, 4, 1)),
+    "tables": ((32, 32, 8, 1), (16, 16, 4, 1)),
 }  # fmt: skip
+_EXACT["diagonals"] = _EXACT["tables"]
 EXACT_WIDTH = 64  # up to which the first of them is taken
 ROOM = 250  # registers of a thread that a plan may count on
 WARPS = 8  # that a multiprocessor should hold: programs of four warps come in pairs
@@ -140,7 +146,7 @@ def splits(made: PairPlan, queries: int, keys: int) -> int:
 
 
 def shared_bytes(pair: Pair, direction: str, queries: int, keys: int, stages: int) -> int:
-    """The outer operands once, the inner ones once a stage.
+    """The outer operands once, the inner ones once a stage; all of them in sums for tables.
 
     NOTE: a state that is a result has adjoints in its own dtype, and v is widened beside them.
     """
@@ -149,6 +155,8 @@ def shared_bytes(pair: Pair, direction: str, queries: int, keys: int, stages: in
     vectors = BYTES[vector[0] if vector else pair.dtype] * padded(pair.DV) * bool(pair.DV)
     by_query = size * padded(pair.D) + vectors * backward
     by_key = size * padded(pair.D) + vectors
+    if direction in ("tables", "diagonals"):
+        return stages * (by_query * queries + by_key * keys)
     inner, outer = (by_query * queries, by_key * keys)[:: 1 if direction == "keys" else -1]
     return outer + stages * inner
 
@@ -163,6 +171,8 @@ def registers(pair: Pair, direction: str, queries: int, keys: int, warps: int) -
     elif direction == "keys":
         widths = padded(pair.D) + padded(pair.DV) * bool(pair.DV)
         numbers = tile * (2 * wide + half) + keys * widths * wide
+    elif direction in ("tables", "diagonals"):
+        numbers = tile * 3 * wide
     else:
         numbers = tile * (2 * wide + half) + queries * padded(pair.D) * wide
     return int(numbers / (32 * warps)) + 40

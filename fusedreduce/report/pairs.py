@@ -17,13 +17,14 @@ from fusedreduce.ir.show import show
 from fusedreduce.kernels.pair_frame import Blocks
 from fusedreduce.kernels.rows import PrintedKernel
 from fusedreduce.pair import Pair
-from fusedreduce.pair_runner import backward_of, chosen_backend, origins
+from fusedreduce.pair_runner import backward_of, chosen_backend
 from fusedreduce.pairing import Given, PairTask, pair_of
 from fusedreduce.plan.memory import size
 from fusedreduce.plan.pairs import PairPlan
 from fusedreduce.plan.rows import BYTES
 from fusedreduce.report.share import Share, shared
 from fusedreduce.report.splits import Merging, merging_of
+from fusedreduce.report.tables import TITLES, TableGradients
 from fusedreduce.report.target import Target, lines, machine, target_of, why
 from fusedreduce.run import descriptors, pair_kernels
 from fusedreduce.run.compiled import pair_needs
@@ -32,8 +33,6 @@ from fusedreduce.run.pair_packing import packed, packs
 from fusedreduce.run.pair_splits import pair_of_states
 from fusedreduce.runner import Noted
 
-TITLES = {"forward": "forward", "queries": "d q", "keys": "d k, d v"}
-
 
 def text(call: Noted, architecture: str | None = None) -> str:
     """One noted call; nothing is launched."""
@@ -41,11 +40,13 @@ def text(call: Noted, architecture: str | None = None) -> str:
 
 
 def sources(call: Noted, backward: bool, architecture: str | None = None) -> list[str]:
-    """The texts of the kernels: those of the forward, or the two of the backward."""
+    """The texts of the kernels: those of the forward, or those of the backward."""
     made = Report(call, target_of(call.values, architecture))
     directions = [d for d in made.directions if (d != "forward") == backward]
     found = [made.kernel(d)[0].source for d in directions]
-    return found if made.merging is None or backward else [*found, made.merging.kernel.source]
+    if backward:
+        return found + [kernel.source for _, kernel, *_ in made.tables.kernels()]
+    return found if made.merging is None else [*found, made.merging.kernel.source]
 
 
 def numbers_saved(call: Noted) -> int:
@@ -96,6 +97,11 @@ class Report:
         return chosen if self.pair.in_any_order or chosen == "tiles" else "tiles"
 
     @property
+    def tables(self) -> TableGradients:
+        ordered = self.pair.in_any_order
+        return TableGradients(self.derived if ordered else None, self.inputs, self.to)
+
+    @property
     def directions(self) -> tuple[str, ...]:
         """The kernels there are."""
         if not self.pair.in_any_order:
@@ -112,12 +118,14 @@ class Report:
         head = f"{pair.record.name} over pairs: {shapes}, {pair.dtype}, state {pair.state}"
         runs = [("runs", why(self.implementation, self.call.impl, self.to))]
         runs += [("but", reason) for reason in self.slow]
-        runs += [("mask", self.mask), *self.dropout]
+        runs += [("mask", self.mask), *self.dropout, *self.tables.told]
         if 0 not in (*t.rows, t.k.shape[2]):
             runs += self.blocks
         runs += self.memory
         for direction in self.directions:
-            runs += self.described(direction)
+            runs += self.described(TITLES[direction], *self.kernel(direction))
+        for found in self.tables.kernels():
+            runs += self.described(*found)
         return "\n".join([head, *lines(runs)])
 
     @property
@@ -139,9 +147,9 @@ class Report:
         if self.derived is None:
             found.append("the backward differentiates the meaning: all scores at once")
         else:
-            read = {r.table for r, _ in self.derived.tables}
-            slow = [n for n, a in origins(self.task, self.wanted).items() if n in read and a]
-            found += [f"the gradient of {n} is summed by tiles in PyTorch" for n in slow]
+            found += [
+                f"the gradient of {n} is summed by tiles in PyTorch" for n in self.tables.left
+            ]
         if self.task.state:
             found.append("the state is merged and finished by PyTorch, outside the kernel")
         return found
@@ -267,15 +275,16 @@ class Report:
         positive = tuple(n for n, v in inputs.numbers.items() if v > 0)
         return pair_kernels.forward_printed(pair, plan, blocks, positive, precise), plan, pair
 
-    def described(self, direction: str) -> list[tuple[str, str]]:
-        made, plan, pair = self.kernel(direction)
+    def described(
+        self, title: str, made: PrintedKernel, plan: PairPlan, pair: Pair
+    ) -> list[tuple[str, str]]:
         room = f"of {self.to.limits.shared_bytes:,} on {self.to.limits.name}"
         told = [
-            (TITLES[direction], plan.describe()),
+            (title, plan.describe()),
             ("", f"planned: {plan.shared:,} bytes shared {room}, {plan.registers} registers"),
             ("", machine(lambda: pair_needs(made, plan, pair, self.to.number), self.to)),
         ]
-        if direction == "forward" and self.merging is not None:
+        if title == TITLES["forward"] and self.merging is not None:
             told += self.merging.described(self.to)
         return told
 

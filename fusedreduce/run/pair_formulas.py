@@ -100,17 +100,28 @@ class Lookup:
             place = self.view(total, region)
             place.add_(_summed(value, place.shape))
             return
-        at = self.at(values)
-        shape = torch.broadcast_shapes(*(t.shape for t in at))  # type: ignore[no-untyped-call]
-        flat = torch.zeros((1, 1, 1, 1), dtype=torch.int64, device=value.device)
-        for index, size in zip(at, total.shape, strict=True):
-            flat = flat * size + torch.where(index < 0, index + size, index)
-        part = _summed(value, shape).reshape(-1)
-        where = flat.expand(shape).reshape(-1)
-        if total.is_cuda:  # NOTE: index_add_ adds in any order there; this one sorts first
-            total.view(-1).index_put_((where,), part, accumulate=True)
-        else:
-            total.view(-1).index_add_(0, where, part)
+        add_at(total, self.at(values), value)
+
+
+def add_at(total: Tensor, at: Sequence[Tensor], value: Tensor) -> None:
+    """Add the values (b, h, i, j) to the elements of `total` at these indices of its dimensions.
+
+    What lies beyond the tensor is dropped, as printed kernels read 0 there.
+    """
+    shape = torch.broadcast_shapes(*(t.shape for t in at))  # type: ignore[no-untyped-call]
+    device = value.device
+    flat = torch.zeros((1, 1, 1, 1), dtype=torch.int64, device=device)
+    exists = torch.ones((1, 1, 1, 1), dtype=torch.bool, device=device)
+    for index, size in zip(at, total.shape, strict=True):
+        index = torch.where(index < 0, index + size, index)
+        exists = exists & (index >= 0) & (index < size)
+        flat = flat * size + index
+    part = torch.where(exists, _summed(value, shape), 0.0).reshape(-1)
+    where = torch.where(exists, flat, 0).expand(shape).reshape(-1)
+    if total.is_cuda:  # NOTE: index_add_ adds in any order there; this one sorts first
+        total.view(-1).index_put_((where,), part, accumulate=True)
+    else:
+        total.view(-1).index_add_(0, where, part)
 
 
 def _summed(value: Tensor, shape: Sequence[int]) -> Tensor:

@@ -169,7 +169,12 @@ def listed(pair: Pair, inputs: PairInputs, plan: PairPlan) -> dict[str, Tensor]:
 
 
 def block_lists(pair: Pair, inputs: PairInputs, queries: int, keys: int) -> BlockLists:
-    """Of the mask, on the device; made anew at every call, as its tensors may have changed.
+    """Of the mask, on the device; made anew at every call, as its tensors may have changed."""
+    return lists(block_map(pair, inputs, queries, keys))
+
+
+def block_map(pair: Pair, inputs: PairInputs, queries: int, keys: int) -> Tensor:
+    """What the mask says of each block: 0 nothing, 1 something, 2 everything is seen.
 
     A block that the end of the queries or keys cuts off is never full: kernels test its positions.
     """
@@ -186,4 +191,4 @@ def block_lists(pair: Pair, inputs: PairInputs, queries: int, keys: int) -> Bloc
     if length % queries:
         found[..., -1, :].clamp_(max=1)
     shape = (batch if "b" in read else 1, heads if "h" in read else 1, *found.shape[2:])
-    return lists(found.expand(shape))
+    return found.expand(shape)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -160,16 +161,16 @@ def prepare(
     operands: Values,
     read: Iterable[str],
     programs: int,
-    splits: int = 1,
+    more: Mapping[str, int] = MappingProxyType({}),
 ) -> PairLaunch:
     """The launch for tensors that lie as these do.
 
     made      shape and dtype of what is written
     operands  what is read in tiles: q, k, v and vectors; `read` names what is read by address
-    splits    over how many programs each of `programs` is split
+    more      integers that this kernel reads besides
     """
     by_tiles, copied, blocks = ready.plan.descriptors, {}, []
-    integers = integers_of(inputs, ready) | {"splits": splits}
+    integers = {**integers_of(inputs, ready), **more}
     known = {n.replace(".", "_"): n for n in (*made, *operands, *read)}
     for n, t in operands.items():
         copy = copying(t, by_tiles)
@@ -186,7 +187,7 @@ def prepare(
     fixed = (inputs.q.device, *[given[place] for place, _ in ready.places["stride"]])
     written = tuple(allocation(n, *m) for n, m in made.items())
     return PairLaunch(
-        ready, programs * splits, inputs.q.device, written,
+        ready, programs, inputs.q.device, written,
         given, tuple(pointers), tuple(blocks), tuple(numbers), copied,
         ready.builds.setdefault(fixed, {}),
     )  # fmt: skip

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce.gradient.pair_state import adjoint
+from fusedreduce.gradient.pair_tables import TableSum
 from fusedreduce.gradient.pairs import PairBackward
 from fusedreduce.ir.expr import is_const
 from fusedreduce.kernels.rows import print_rows
@@ -17,7 +18,7 @@ from fusedreduce.pair import Pair
 from fusedreduce.plan import rows as row_plans
 from fusedreduce.plan.layout import layout
 from fusedreduce.program import Program
-from fusedreduce.run import launch, pair_gradients
+from fusedreduce.run import launch
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.run.pair_kernels import (
     Tile,
@@ -32,6 +33,8 @@ from fusedreduce.run.pair_kernels import (
 from fusedreduce.run.pair_launch import PairLaunch, prepare
 from fusedreduce.run.pair_packing import packed, packs, unpacked
 from fusedreduce.run.pair_splits import merged_splits, number_of_splits, pair_of_states
+from fusedreduce.run.pair_table_gradients import beside, by_kernels, gradients
+from fusedreduce.run.pair_table_kernels import DIRECTIONS, prepared, visit_lists
 
 Values = Mapping[str, Tensor]
 MOST_LAUNCHES = 256
@@ -99,13 +102,15 @@ class Launches:
         batch, heads, length = inputs.rows
         programs = -(-length // plan.QUERIES) * batch * heads
         made, wide = inputs.shapes(pair, splits), operands(inputs)
-        return prepare(ready, inputs, made, wide, inputs.tables, programs, splits)
+        more = {"splits": splits}
+        return prepare(ready, inputs, made, wide, inputs.tables, programs * splits, more)
 
 
 class Backward:
     """The gradients of q, k, v and tables, for inputs that lie in one way.
 
-    Those of tables come from the tiles: sums at indices that only the user's function knows.
+    Of tables, kernels write sums, those of q, k and v or some of their own, and
+    `pair_table_gradients` adds them up where they were read.
     """
 
     def __init__(
@@ -113,8 +118,7 @@ class Backward:
     ) -> None:
         self.b, self.wanted, self.tiles = b, tuple(wanted), tiles or {}
         sloping = not is_const(b.score, 0)
-        made = {"queries": ["q"] * sloping, "keys": ["k"] * sloping + ["v"] * bool(b.weight)}
-        self.made = {d: names for d, names in made.items() if set(names) & set(wanted)}
+        self.made = {"queries": ["q"] * sloping, "keys": ["k"] * sloping + ["v"] * bool(b.weight)}
         self.read = [n for n in self.wanted if n not in "qkv"]
         self.launches: dict[Any, PairLaunch] = {}
 
@@ -129,22 +133,46 @@ class Backward:
         b = self.b
         wide = operands(inputs) | self.ups(inputs, vectors)
         given = {**wide, **{n: rows[n].contiguous() for n in b.rows}, **inputs.tables}
-        how = [(t.shape, t.stride()) for n, t in wide.items() if n not in "qkv"]
-        found: dict[str, Tensor] = {}
-        for direction in self.made:
-            key = (direction, precision(b.forward), *how)
+        how = (precision(b.forward), *[(t.shape, t.stride()) for n, t in wide.items()
+                                       if n not in "qkv"])  # fmt: skip
+        numbers = {**inputs.numbers, **inputs.offsets}
+        made: dict[str, Tensor] = {}
+        for direction, names in self.made.items():
+            key = (direction, *how)
             ready = self.launches.get(key)
             if ready is None:
-                ready = self.launches[key] = self.prepare(direction, inputs, wide)
+                besides = beside(b, direction, inputs)
+                if not besides and not set(names) & set(self.wanted):
+                    continue
+                ready = self.launches[key] = self.prepare(direction, inputs, wide, besides)
             lists = listed(b.forward, inputs, ready.plan) if ready.listed else {}
-            found |= ready(given | lists, {**inputs.numbers, **inputs.offsets})
-        found = {n[1:]: g for n, g in found.items()}
+            made |= ready(given | lists, numbers)
         if self.read:
-            found |= pair_gradients.backward(b, inputs, vectors, rows, self.read)
+            for s in self.kernels(inputs):
+                made |= self.summed(s, how, inputs, wide, given)
+        found = {n: made[f"d{n}"] for n in "qkv" if f"d{n}" in made}
+        if self.read:
+            found |= gradients(b, inputs, vectors, rows, made, self.read)
         for n in self.wanted:
             if n not in found:
                 found[n] = torch.zeros_like(wide[n])
         return {n: found[n] for n in self.wanted}
+
+    def kernels(self, inputs: PairInputs) -> list[TableSum]:
+        """The sums that have kernels of their own."""
+        asked = by_kernels(self.b, inputs).intersection(self.read)
+        return [s for s in self.b.table_sums if s.direction in DIRECTIONS and s.read.table in asked]
+
+    def summed(
+        self, s: TableSum, how: tuple[Any, ...], inputs: PairInputs, wide: Values, given: Values
+    ) -> dict[str, Tensor]:
+        key = (s.name, *how)
+        ready = self.launches.get(key)
+        if ready is None:
+            tile = self.tiles.get("tables")
+            ready = self.launches[key] = prepared(self.b, s, inputs, wide, tile)
+        lists = visit_lists(self.b.forward, s, inputs, ready.plan) if ready.listed else {}
+        return ready({**given, **lists}, {**inputs.numbers, **inputs.offsets})
 
     def ups(self, inputs: PairInputs, vectors: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
         """The adjoint of the vector result; zeros that take no memory where it has none."""
@@ -159,17 +187,18 @@ class Backward:
             given = zero.expand(*inputs.rows, b.forward.DV)
         return {name: given}
 
-    def prepare(self, direction: str, inputs: PairInputs, wide: Values) -> PairLaunch:
+    def prepare(
+        self, direction: str, inputs: PairInputs, wide: Values, besides: Mapping[str, Any]
+    ) -> PairLaunch:
         b = self.b
         plan = plan_of(b.forward, direction, capability(inputs), self.tiles.get(direction))
         blocks = blocks_of(b.forward, inputs, plan)
         ready = backward_kernel(b, plan, blocks, precision(b.forward))
-        like = {n: wide[n] for n in self.made[direction]}
-        first = next(iter(like.values()))
-        size = plan.KEYS if direction == "keys" else plan.QUERIES
-        programs = -(-first.shape[2] // size) * first.shape[0] * first.shape[1]
-        made = {f"d{n}": (t.shape, t.dtype) for n, t in like.items()}
-        return prepare(ready, inputs, made, wide, (*b.rows, *inputs.tables), programs)
+        outer, size = (wide["k"], plan.KEYS) if direction == "keys" else (wide["q"], plan.QUERIES)
+        programs = -(-outer.shape[2] // size) * outer.shape[0] * outer.shape[1]
+        made = {f"d{n}": (wide[n].shape, wide[n].dtype) for n in self.made[direction]}
+        read = (*b.rows, *inputs.tables)
+        return prepare(ready, inputs, {**made, **besides}, wide, read, programs)
 
 
 def operands(inputs: PairInputs) -> dict[str, Tensor]:

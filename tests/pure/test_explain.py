@@ -92,7 +92,7 @@ def reasons() -> dict[str, tuple[str, str]]:
     q = torch.randn(1, 2, 40, 16)
     odd = torch.randn(1, 2, 40, 18)[..., 1:17]
     slopes = torch.zeros(2, requires_grad=True)
-    sloped = fr.score(lambda s, b, h, i, j: s + slopes[h] * (i - j))
+    crossed = fr.score(lambda s, b, h, i, j: s + slopes[(s > 0).to(torch.int64)])
     half = q.half()
     return {
         "cpu": (fr.explain(fr.attention, half, half, half), "tiles, plain PyTorch: the tensors are "
@@ -101,7 +101,8 @@ def reasons() -> dict[str, tuple[str, str]]:
         "float64": (fr.explain(fr.attention, q.double(), q.double(), q.double()), "but +float64"),
         "float32": (fr.explain(fr.attention, q, q, q), r"exact \(IEEE\)"),
         "unaligned": (fr.explain(fr.attention, odd, q, q), "q is copied at every call"),
-        "table": (fr.explain(fr.attention, q, q, q, score_mod=sloped), "gradient of s0 is summed"),
+        "table": (fr.explain(fr.attention, q, q, q, score_mod=crossed),
+                  "but +the gradient of s0 is summed by tiles"),
         "First": (fr.explain(fr.pairwise, Earliest, q, q), "keys must come in order"),
         "sinks": (fr.explain(fr.attention, q, q, q, sinks=torch.zeros(2)), "state is merged"),
         "lists": (fr.explain(fr.attention, q, q, q, mask=fr.masks.document(torch.arange(40) // 9)),
@@ -117,6 +118,27 @@ def test_what_is_off_the_fast_path_is_told() -> None:
 def test_the_fast_path_has_no_but() -> None:
     half = torch.randn(1, 2, 64, 64, dtype=torch.bfloat16)
     assert "but " not in fr.explain(fr.attention, half, half, half, is_causal=True)
+
+
+def test_which_kernel_sums_a_gradient_is_told() -> None:
+    half = torch.randn(1, 2, 64, 64, dtype=torch.bfloat16)
+    slopes, bias, of, far = (torch.zeros(2, 64, requires_grad=True) for _ in range(4))
+    whole = torch.zeros(64, 64, requires_grad=True)
+
+    def score(s, b, h, i, j):
+        s = s + slopes[h, 0] * (i - j) + bias[h, j] + of[h, i] * of[h, j]
+        return s + whole[i, j] + far[h, torch.clamp(i - j, 0, 63)]
+
+    text = fr.explain(fr.attention, half, half, half, score_mod=score)
+    assert "but " not in text
+    told = re.findall(r"the gradient of (s\d) is summed (.*)", text)
+    own = "in a kernel of its own"
+    assert told == [
+        ("s0", "beside d q"), ("s1", "beside d k, d v"), ("s2", "beside d q and beside d k, d v"),
+        ("s3", f"by pair, {own}"), ("s4", f"by distance, {own}"),
+    ]  # fmt: skip
+    assert "  d s3      blocks of both outside" in text
+    assert "  d s4      diagonals of blocks outside" in text
 
 
 # ---- other calls -------------------------------------------------------------------------------

@@ -1,0 +1,150 @@
+"""Launches of the kernels that sum the gradient of one read by pair, or by distance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fusedreduce.blocks.lists import places
+from fusedreduce.gradient.pair_tables import TableSum
+from fusedreduce.gradient.pairs import PairBackward
+from fusedreduce.kernels.pair_frame import Blocks
+from fusedreduce.kernels.pairs_tables import TablePrinter
+from fusedreduce.kernels.rows import PrintedKernel
+from fusedreduce.pair import Pair
+from fusedreduce.plan.pairs import PairPlan
+from fusedreduce.run.pair_inputs import PairInputs
+from fusedreduce.run.pair_kernels import (
+    Loaded,
+    Tile,
+    block_map,
+    capability,
+    loaded,
+    plan_of,
+    precision,
+    reads_tables,
+)
+from fusedreduce.run.pair_launch import PairLaunch, prepare
+
+DIRECTIONS = ("tables", "diagonals")
+PROGRAMS = 1024  # several on each multiprocessor: fewer tiles of sums are dealt to parts
+LISTS = 64  # of masks without tensors: so many are kept
+
+
+def prepared(
+    b: PairBackward, s: TableSum, inputs: PairInputs, wide: Mapping[str, Tensor], tile: Tile | None
+) -> PairLaunch:
+    """The launch that writes one sum: (kept, parts, Sq, Sk) or (kept, parts, diagonals, block,
+    block)."""
+    pair = b.forward
+    plan = plan_of(pair, s.direction, capability(inputs), tile)
+    ready = table_kernel(b, s, plan, blocks_of(pair, inputs, plan), precision(pair))
+    rows, columns = blocks_along(inputs, plan)
+    kept, summed = (prod(sizes) for sizes in split(s, inputs))
+    diagonal = s.direction == "diagonals"
+    tiles = rows + columns - 1 if diagonal else rows * columns
+    visits = summed * (min(rows, columns) if diagonal else 1)
+    parts = max(1, min(visits, PROGRAMS // (kept * tiles)))
+    length = inputs.q.shape[2], inputs.k.shape[2]
+    shape = (kept, parts, *((tiles, plan.QUERIES, plan.KEYS) if diagonal else length))
+    made = {s.name: (torch.Size(shape), getattr(torch, pair.state))}
+    read = (*b.rows, *inputs.tables)
+    more = {"parts": parts, "summed": summed}
+    return prepare(ready, inputs, made, wide, read, kept * parts * tiles, more)
+
+
+def split(s: TableSum, inputs: PairInputs) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The sizes of batch and heads as far as they are kept, and as far as they are summed over."""
+    sizes = dict(zip("bh", inputs.rows[:2], strict=True))
+    kept = tuple(n for d, n in sizes.items() if d in s.kept)
+    return kept, tuple(n for d, n in sizes.items() if d not in s.kept)
+
+
+def blocks_along(inputs: PairInputs, plan: PairPlan) -> tuple[int, int]:
+    """How many blocks of queries and of keys there are."""
+    return -(-inputs.q.shape[2] // plan.QUERIES), -(-inputs.k.shape[2] // plan.KEYS)
+
+
+def blocks_of(pair: Pair, inputs: PairInputs, plan: PairPlan) -> Blocks:
+    even = inputs.q.shape[2] % plan.QUERIES == 0 and inputs.k.shape[2] % plan.KEYS == 0
+    return Blocks(lists=pair.mask is not None, even=even, grouped=inputs.group > 1)
+
+
+@lru_cache(maxsize=1024)
+def table_kernel(
+    b: PairBackward, s: TableSum, plan: PairPlan, blocks: Blocks, precise: str
+) -> Loaded:
+    return loaded(table_printed(b, s, plan, blocks, precise), plan)
+
+
+def table_printed(
+    b: PairBackward, s: TableSum, plan: PairPlan, blocks: Blocks, precise: str
+) -> PrintedKernel:
+    title = f"{b.forward.name}_{s.name.removeprefix('sum_')}"
+    return TablePrinter(b, s, plan, blocks, title, (), precise).print()
+
+
+# ---- which blocks are visited --------------------------------------------------------------------
+
+
+def visit_lists(pair: Pair, s: TableSum, inputs: PairInputs, plan: PairPlan) -> dict[str, Tensor]:
+    """For each tile of sums its visits, whole blocks and partial ones, by the kernel's pointers.
+
+    NOTE: what was made on one stream is not ready on another, and during a capture never.
+    """
+    device = inputs.q.device
+    if reads_tables(pair):
+        return made_lists(pair, s, inputs, plan)
+    stream = 0
+    if device.type == "cuda":
+        if torch.cuda.is_current_stream_capturing():
+            return made_lists(pair, s, inputs, plan)
+        stream = torch.cuda.current_stream(device).cuda_stream
+    key = (pair, s.kept, s.direction, plan, inputs.rows, *inputs.sizes().values(), device, stream)
+    found = _lists.get(key)
+    if found is None:
+        found = _lists[key] = made_lists(pair, s, inputs, plan)
+        if len(_lists) > LISTS:
+            _lists.pop(next(iter(_lists)), None)
+    return found
+
+
+_lists: dict[Any, dict[str, Tensor]] = {}
+
+
+def made_lists(pair: Pair, s: TableSum, inputs: PairInputs, plan: PairPlan) -> dict[str, Tensor]:
+    found = block_map(pair, inputs, plan.QUERIES, plan.KEYS)
+    found = found.expand(*inputs.rows[:2], *found.shape[2:])
+    found = along_diagonals(found) if s.direction == "diagonals" else found.flatten(2)[..., None]
+    dims = {"b": 0, "h": 1}
+    kept, summed = ([k for d, k in dims.items() if (d in s.kept) == is_kept]
+                    for is_kept in (True, False))  # fmt: skip
+    tiles = found.shape[2]
+    found = found.permute(*kept, 2, 3, *summed).reshape(prod(split(s, inputs)[0]), tiles, -1)
+    pointers: dict[str, Tensor] = {}
+    for kind, value in (("full", 2), ("partial", 1)):
+        counts, ids = places(found == value)
+        pointers |= {f"{kind}_counts": counts.contiguous(), f"{kind}_ids": ids}
+    return pointers
+
+
+def along_diagonals(found: Tensor) -> Tensor:
+    """(..., rows, columns) as (..., diagonals, steps), the last column's diagonal first.
+
+    >>> along_diagonals(torch.tensor([[1, 2, 3], [4, 5, 6]]))
+    tensor([[3, 0],
+            [2, 6],
+            [1, 5],
+            [4, 0]])
+    """
+    rows, columns = found.shape[-2:]
+    ahead = torch.arange(1 - columns, rows, device=found.device)[:, None]
+    column = (-ahead).clamp(min=0) + torch.arange(min(rows, columns), device=found.device)
+    row = column + ahead
+    there = (row < rows) & (column < columns)
+    return torch.where(there, found[..., row.clamp(max=rows - 1), column.clamp(max=columns - 1)], 0)
