@@ -14,13 +14,17 @@ def kept(q: Tensor, k: Tensor, p: float, rng_seed: Any, impl: str | None = None,
          **arguments: Any) -> Tensor:  # fmt: skip
     """(B, H, Sq, Sk): which pairs keep their payload, seen by values that are a unit matrix.
 
-    Scores are 0, so that no weight of a pair that is seen underflows.
+    Scores are 0, so that no weight of a pair that is seen underflows. Values are at most 512 wide:
+    longer ones come in pieces, which draw the same bits.
     """
-    unit = torch.eye(k.shape[2], dtype=q.dtype, device=q.device).expand(*k.shape[:3], -1)
+    unit = torch.eye(k.shape[2], dtype=q.dtype, device=q.device)
     nothing, none = torch.zeros_like(q).detach(), torch.zeros_like(k).detach()
-    out = fr.attention(nothing, none, unit, enable_gqa=True, dropout_p=p, rng_seed=rng_seed,
-                       impl=impl, **arguments)  # fmt: skip
-    return out != 0
+    pieces = [
+        fr.attention(nothing, none, part.expand(*k.shape[:3], -1), enable_gqa=True, dropout_p=p,
+                     rng_seed=rng_seed, impl=impl, **arguments)
+        for part in unit.split(512, dim=1)
+    ]  # fmt: skip
+    return torch.cat(pieces, dim=-1) != 0
 
 
 def plain(

@@ -14,6 +14,7 @@ from functools import lru_cache
 from torch import Tensor
 
 from fusedreduce.ir.expr import Expr, const, names, substitute, var
+from fusedreduce.ir.simplify import simplify
 from fusedreduce.pair import Pair
 from fusedreduce.run.pair_inputs import PairInputs
 
@@ -46,7 +47,7 @@ def _packed(pair: Pair, group: int) -> Pair:
     places = {"h": var("h") * group + var("i"), "i": const(0), "Sq": const(1)}
 
     def moved(e: Expr) -> Expr:
-        return substitute(e, places)
+        return simplify(substitute(e, places))
 
     return replace(
         pair,

@@ -103,25 +103,25 @@ def test_a_graph_draws_at_every_replay(device: torch.device) -> None:
 
 
 def test_a_graph_reads_the_seed_it_is_given(device: torch.device) -> None:
-    q, k, v = inputs(device, 256, 256)
-    seed = torch.tensor([1], device=device)
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):  # all of it: leaves belong to the stream they are made on
+        q, k, v = inputs(device, 256, 256)
+        seed = torch.tensor([1], device=device)
 
-    def step() -> list[Tensor]:
-        out = dropped(q, k, v, seed)
-        return [out, *torch.autograd.grad(out.float().square().sum(), (q, k, v))]
+        def step() -> list[Tensor]:
+            out = dropped(q, k, v, seed)
+            return [out, *torch.autograd.grad(out.float().square().sum(), (q, k, v))]
 
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
         step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        made = step()
-    for number in (1, 8):
-        seed.fill_(number)
-        graph.replay()
-        for got, right in zip(made, step(), strict=True):
-            assert torch.equal(got, right)
+        stream.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream):
+            made = step()
+        for number in (1, 8):
+            seed.fill_(number)
+            graph.replay()
+            for got, right in zip(made, step(), strict=True):
+                assert torch.equal(got, right)
 
 
 def test_torch_compile(device: torch.device) -> None:
