@@ -2,10 +2,11 @@
 
     python benchmarks/ops_gpu.py [results file] [operation ...]
 
-Random bf16 data, medians of triton.testing.do_bench in one process, the L2 cache cleared. The
-backward is torch.autograd.grad on a kept graph, for all three the same way, so host time is in the
-small shapes. Bytes a call has to move, in elements of x (weights, labels and rows' numbers are
-ignored): see TABLE. GB/s; a star marks where fusedreduce is behind torch eager.
+Random bf16 data, medians of interleaved rounds in one process (`timing.interleaved`: the L2 cache
+is overwritten, and the device is at work when a call comes, so host time shows where it is longer
+than the kernels). The backward is torch.autograd.grad on a kept graph, for all three the same way.
+Bytes a call has to move, in elements of x (weights, labels and rows' numbers are ignored): see
+TABLE. GB/s; a star marks where fusedreduce is behind torch eager.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 import triton
-from triton.testing import do_bench
+from timing import interleaved
 
 from fusedreduce import ops
 
 SHAPES = ((32768, 1024), (32768, 4096), (16384, 8192), (8192, 32768), (4096, 131072))
+BUDGET = 20.0  # ms an implementation, operation and shape
 Make = Callable[..., tuple[torch.Tensor, ...]]
 
 
@@ -128,12 +130,6 @@ TABLE = {
 }  # fmt: skip
 
 
-def rate(fn: Callable[[], object], moved: int) -> float:
-    """GB/s of `moved` bytes."""
-    fn()
-    return moved / do_bench(fn, warmup=10, rep=40, return_mode="median") / 1e6
-
-
 def backward(fn: Callable[..., torch.Tensor], inputs: tuple[torch.Tensor, ...]) -> Callable:
     """A call of the backward alone."""
     y = fn(*inputs)
@@ -151,11 +147,13 @@ def rows(name: str, shape: tuple[int, int]) -> list[str]:
     fns = (case.ours, case.plain, torch.compile(case.plain, dynamic=False))
     lines = []
     for way, count in zip(("forward", "backward"), case.moved, strict=True):
-        rates = []
-        for fn in fns:
-            with torch.set_grad_enabled(way == "backward"):
-                run = backward(fn, inputs) if way == "backward" else lambda fn=fn: fn(*inputs)
-                rates.append(rate(run, count * size))
+        with torch.set_grad_enabled(way == "backward"):
+            runs = {
+                str(k): backward(fn, inputs) if way == "backward" else lambda fn=fn: fn(*inputs)
+                for k, fn in enumerate(fns)
+            }
+            ms = interleaved(runs, inputs[0].device, BUDGET)
+        rates = [count * size / ms[n] / 1e6 for n in runs]
         star = "*" * (rates[0] < rates[1])
         text = " | ".join(f"{r:.0f}" for r in rates)
         lines.append(f"| {name} | {way} | {shape[0]}x{shape[1]} | {text} | {star} |")
