@@ -28,7 +28,7 @@ from fusedreduce.pair import SCORE
 from fusedreduce.plan.pairs import PairPlan
 
 EVERYWHERE = ("scalar", "row", "column", "element")
-TAKEN = ("rows", "columns", "tile", "tiles", "outer", "part", "parts", "kept", "summed", "each",
+TAKEN = ("rows", "columns", "tile", "tiles", "outer", "part", "parts", "apart", "summed", "each",
          "visit", "visits", "ahead")  # fmt: skip
 
 
@@ -88,8 +88,8 @@ class TablePrinter:
             w.line("part = outer % parts")
         kept = "outer" if self.once else "outer // parts"
         if self.sum.kept or self.blocks.lists:
-            w.line(f"kept = {kept}")
-        self.decode(self.sum.kept, "kept")
+            w.line(f"apart = {kept}")
+        self.decode(self.sum.kept, "apart")
         if self.diagonal:
             w.line("ahead = tile - (columns - 1)")  # blocks of queries, of blocks of keys
             w.line("first = tl.maximum(0, -ahead)")
@@ -120,7 +120,7 @@ class TablePrinter:
 
     def visit_lists(self) -> None:
         w = self.w
-        w.line("listed = kept * tiles + tile")
+        w.line("listed = apart * tiles + tile")
         if self.diagonal:
             w.line(f"visits = {self.times_summed('tl.minimum(rows, columns)')}")
         for kind, masked in (("full", False), ("partial", True)):

@@ -41,8 +41,8 @@ def softmaxsum_d_s0(
     tile = tl.program_id(0) % tiles
     outer = tl.program_id(0) // tiles
     part = outer % parts
-    kept = outer // parts
-    h = kept
+    apart = outer // parts
+    h = apart
     i0 = tile // columns * QUERIES
     j0 = tile % columns * KEYS
     i = i0 + tl.arange(0, QUERIES)  # (QUERIES,)

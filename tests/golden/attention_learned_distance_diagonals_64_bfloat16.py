@@ -45,12 +45,12 @@ def softmaxsum_d_s0(
     tile = tl.program_id(0) % tiles
     outer = tl.program_id(0) // tiles
     part = outer % parts
-    kept = outer // parts
-    h = kept
+    apart = outer // parts
+    h = apart
     ahead = tile - (columns - 1)
     first = tl.maximum(0, -ahead)
     sum_d_s0 = tl.full((QUERIES, KEYS), 0.0, tl.float32)  # (QUERIES, KEYS)
-    listed = kept * tiles + tile
+    listed = apart * tiles + tile
     visits = tl.minimum(rows, columns) * summed
     count = tl.load(full_counts_ptr + listed)
     each = tl.cdiv(count, parts)

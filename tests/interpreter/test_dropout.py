@@ -99,3 +99,15 @@ def test_an_unaligned_seed_and_sinks() -> None:
     seeds, sinks = torch.arange(9), torch.randn(4)
     right = fr.attention(q, k, v, dropout_p=P, rng_seed=7, sinks=sinks, impl="eager")
     torch.testing.assert_close(dropped(q, k, v, seeds[7:8], sinks=sinks), right)
+
+
+def test_gradient_of_a_bias_of_every_pair() -> None:
+    """The kernel of a table's gradient reads the number `kept`, whatever it calls its own."""
+    q, k, v = (torch.randn(2, 2, n, 4) for n in (4, 5, 5))
+    bias, up = torch.randn(2, 2, 4, 5, requires_grad=True), torch.randn(2, 2, 4, 4)
+    scored = fr.score(lambda s, b, h, i, j: s + bias[b, h, i, j])
+    keep = kept(q, k, P, 7, "triton")
+    right = torch.where(keep, (q @ k.mT * 0.5 + bias).softmax(-1) / (1.0 - P), 0.0) @ v
+    out = fr.attention(q, k, v, score_mod=scored, dropout_p=P, rng_seed=7, impl="triton")
+    wanted, got = (torch.autograd.grad(o, bias, up)[0] for o in (right, out))
+    torch.testing.assert_close(got, wanted)
