@@ -25,7 +25,9 @@ def run(call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
 def _remember(ctx: Any, call: Call, tensors: Sequence[Tensor], output: Sequence[Tensor]) -> None:
     results, saved = output[: call.outputs], output[call.outputs :]
     ctx.call = call
-    ctx.save_for_backward(*tensors, *(results[k] for k in call.kept), *saved)
+    kept = (*tensors, *(results[k] for k in call.kept), *saved)
+    ctx.save_for_backward(*kept)
+    ctx.strides = [t.stride() for t in kept] if isinstance(call, Direct) else None
     ctx.mark_non_differentiable(*(t for t in results if not t.is_floating_point()), *saved)
     ctx.set_materialize_grads(False)
     ctx.results = [(t.shape, t.dtype, t.device) for t in results]
@@ -45,6 +47,8 @@ class Rows(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Any) -> Any:
         call, n = ctx.call, len(ctx.call.names)
         kept = ctx.saved_tensors  # NOTE: to be asked for once, checkpointing recomputes them
+        if ctx.strides is not None:
+            kept = [laid_out(t, strides) for t, strides in zip(kept, ctx.strides, strict=True)]
         tensors, saved = kept[:n], kept[n:]
         ups = [
             torch.zeros((), dtype=dtype, device=device).expand(shape) if g is None else g
@@ -59,6 +63,18 @@ class Rows(torch.autograd.Function):
             found = call.backward(tensors, ups, saved)
         ctx.again |= call.joint and torch.is_grad_enabled()
         return None, *[None if k is None else found[k] for k in call.order]
+
+
+def laid_out(t: Tensor, strides: tuple[int, ...]) -> Tensor:
+    """A saved tensor as it lay: hooks that move or compress it may give it other strides.
+
+    NOTE: what was prepared for a direct call knows the strides of the forward.
+    """
+    if t.stride() == strides:
+        return t
+    extent = 1 + sum((n - 1) * s for n, s in zip(t.shape, strides, strict=True) if n)
+    places = torch.arange(extent, device=t.device).as_strided(t.shape, strides)
+    return t.new_zeros(extent).index_put((places,), t).as_strided(t.shape, strides)
 
 
 class OpenRows(Rows):
