@@ -212,7 +212,7 @@ class _Run:
         start, count = region.starts[3], region.sizes[3]
         heads = scaled.shape[0]
         seeing = None if seen is None else seen.seeing_rows
-        d_score = d_score.view(heads, -1, count)
+        d_score = d_score.reshape(heads, -1, count)  # it lies as a table may
         if "q" in self.given and self.steps.scored:
             k = keys.k.narrow(1, start, count)
             d_q.baddbmm_(d_score, cleared(k, None if seen is None else seen.seen_keys))
@@ -221,7 +221,7 @@ class _Run:
             total.baddbmm_(d_score.transpose(1, 2), cleared(scaled, seeing))
         if "v" in sums and weight is not None and d_out is not None:
             total = sums["v"].narrow(1, start, count)
-            by_head = weight.view(heads, -1, count)
+            by_head = weight.reshape(heads, -1, count)
             total.baddbmm_(by_head.transpose(1, 2), cleared(d_out, seeing))
 
 
