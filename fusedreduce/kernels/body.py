@@ -109,7 +109,7 @@ class Body:
 
     def place(self, expr: Expr) -> str:
         """Where a value varies; values defined by the printer say so themselves."""
-        return widest(self.place_of_name(n) for n in names(expr))
+        return self.places.get(expr) or widest(self.place_of_name(n) for n in names(expr))
 
     def place_of_name(self, name: str) -> str:
         node = var(name)
@@ -135,9 +135,9 @@ class Body:
     @contextmanager
     def inner(self) -> Iterator[None]:
         """A loop body: what is named inside is forgotten after it."""
-        before = dict(self.known)
+        before = dict(self.known), dict(self.places)
         yield
-        self.known = before
+        self.known, self.places = before
 
     def bind(self, expr: Expr, name: str, place: str | None = None) -> None:
         self.known[expr] = name
