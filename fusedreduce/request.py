@@ -124,6 +124,28 @@ def looked_on() -> bool:
     )
 
 
+def refuse_duals(values: Mapping[str, Any], impl: str | None) -> None:
+    """NOTE: a printed kernel does not see the tangents of forward_ad.make_dual, and drops them."""
+    level: int = torch.autograd.forward_ad._current_level
+    if level < 0 or torch._C._functorch.peek_interpreter_stack() is not None:
+        return
+    if choose(impl, one_device(values)) != "triton":
+        return
+    for name, v in values.items():
+        if isinstance(v, torch.Tensor) and _tangent(v) is not None:
+            raise OperandError(
+                message(
+                    f"`{name}` is a dual tensor, whose tangent a printed kernel does not see",
+                    expected="forward mode by torch.func.jvp",
+                    do='write torch.func.jvp(function, (x,), (tangent,)), or choose impl="tiles"',
+                )
+            )
+
+
+def _tangent(t: torch.Tensor) -> Any:
+    return torch.autograd.forward_ad.unpack_dual(t).tangent  # type: ignore[no-untyped-call]
+
+
 def grads_of(values: Mapping[str, Any]) -> tuple[str, ...]:
     """The arguments that gradients may be asked for; under a transform, whatever can have one."""
     if not torch.is_grad_enabled():

@@ -23,6 +23,7 @@ from fusedreduce.request import (
     key_of,
     looked_on,
     one_device,
+    refuse_duals,
     require_served,
     watched,
 )
@@ -149,6 +150,7 @@ class Runner:
 
     def in_operators(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> Any:
         """The same by operators, where torch traces, transforms or watches."""
+        refuse_duals(values, impl)
         values = {n: plain(v) for n, v in values.items()}
         entry = operators.entry_of(self, values, impl, trust, grads_of(values))
         tensors = [v for v in values.values() if isinstance(v, torch.Tensor)]
