@@ -18,7 +18,7 @@ from fusedreduce.run import compiled as reading
 from fusedreduce.run import pair_kernels
 from fusedreduce.run.compiled import Needs
 from fusedreduce.runner import noting
-from tests.compile.aot import compile_pair
+from tests.compile.aot import OLDER, compile_pair
 
 #: Bytes of stack by device, direction and width, bfloat16 with a causal mask; more is a regression.
 STACK = {
@@ -52,7 +52,8 @@ def test_compiles(direction: str, D: int, capability: int) -> None:
     found, plan = compiled(direction, capability, D, is_causal=True)
     assert found.shared <= device(divmod(capability, 10)).shared_bytes, found
     assert found.registers <= MAX_REGISTERS, found
-    assert found.stack <= STACK.get((capability, direction, D), 0), f"{plan.describe()}: {found}"
+    most = STACK.get((capability, direction, D), 0) + OLDER * (direction != "forward")
+    assert found.stack <= most, f"{plan.describe()}: {found}"
 
 
 @pytest.mark.parametrize("direction", ["forward", "queries"])

@@ -17,7 +17,7 @@ from fusedreduce.run import launch, pair_kernels, pair_splits
 from fusedreduce.run.compiled import Needs, row_needs
 from fusedreduce.run.pair_inputs import PairInputs
 from tests import pairs
-from tests.compile.aot import compile_pair
+from tests.compile.aot import OLDER, compile_pair
 from tests.pairs import DECLARED, Case, arguments, masked, scored, sizes
 
 BY_NAME = {c.name: c for c in DECLARED}
@@ -67,7 +67,8 @@ def check(found: Needs, plan: pair_kernels.PairPlan, capability: int, stack: int
     limits = device(divmod(capability, 10))
     assert found.shared <= limits.shared_bytes, found
     assert found.registers <= MAX_REGISTERS, found
-    assert found.stack <= stack, f"{plan.describe()} spills: {found}"
+    more = OLDER if plan.direction != "forward" else 0
+    assert found.stack <= stack + more, f"{plan.describe()} spills: {found}"
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
