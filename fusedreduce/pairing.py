@@ -18,19 +18,17 @@ import torch
 from torch import Tensor
 
 from fusedreduce import pipeline
-from fusedreduce.blocks.bound import Bound
+from fusedreduce.blocks.bound import Bound, require_state
 from fusedreduce.declare.dropped import dropped, keep_of
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
 from fusedreduce.declare.restrict import needed_fields, restricted
-from fusedreduce.errors import DtypeError, OptionError, message
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.expr import Expr, const, names, substitute, var
 from fusedreduce.masks.sources import bind
 from fusedreduce.masks.text import direct, has_tables, over
 from fusedreduce.pair import (
     INDICES,
-    LONGEST,
     SCORE,
     SIZES,
     Pair,
@@ -43,7 +41,7 @@ from fusedreduce.pair import (
     result_kind,
 )
 from fusedreduce.program import typed
-from fusedreduce.request import state_dtype
+from fusedreduce.request import require_positions, state_dtype
 from fusedreduce.run import eager
 from fusedreduce.run.pair_dropout import Offsets, keep, kept
 from fusedreduce.run.pair_inputs import PairInputs
@@ -178,11 +176,9 @@ class Given:
 
     def inputs(self, numbers: tuple[str, ...]) -> PairInputs:
         v = self.values
-        require_positions(v["q"].shape[2], v["k"].shape[2], self.offset("q"), self.offset("k"))
-        return PairInputs(
-            v["q"], v["k"], v.get("v"), self.tables, {n: v[n] for n in numbers},
-            self.offset("q"), self.offset("k"),
-        )  # fmt: skip
+        q, k, at = v["q"], v["k"], (self.offset("q"), self.offset("k"))
+        require_positions(q.shape[2], k.shape[2], *at)
+        return PairInputs(q, k, v.get("v"), self.tables, {n: v[n] for n in numbers}, *at)
 
     # -- as functions of index tensors, for the meaning
 
@@ -200,33 +196,6 @@ class Given:
         offsets = {"q_offset": self.offset("q"), "k_offset": self.offset("k")}
         at = {"b": b, "h": h, "i": i, "j": j, **offsets}
         return kept(self.task.dropout, self.values, at, state_dtype(self.values["q"].dtype))
-
-
-def require_state(what: str, bound: Bound) -> None:
-    """NOTE: torch compares and subtracts float64 tensors in float64, whatever the score is in."""
-    wide = [t for t in bound.tables.values() if t.dtype == torch.float64]
-    if wide and bound.state != torch.float64:
-        raise DtypeError(
-            message(
-                f"a tensor of a {what} is float64, and the call computes in float32",
-                expected="float32, bfloat16 or float16; or q, k and v in float64",
-                came=f"a tensor of shape {tuple(wide[0].shape)}, {name_of(wide[0].dtype)}",
-                do=f"convert it before the {what} is made: t.float(), or (t - t.min()).float()",
-            )
-        )
-
-
-def require_positions(Sq: int, Sk: int, q_offset: int, k_offset: int) -> None:
-    """Kernels have positions, and what masks make of them, in int32."""
-    if max(Sq, Sk, abs(q_offset), abs(k_offset)) > LONGEST:
-        raise OptionError(
-            message(
-                "positions of a pair are too large",
-                expected=f"lengths and offsets up to {LONGEST}",
-                came=f"Sq {Sq}, Sk {Sk}, q_offset {q_offset}, k_offset {k_offset}",
-                do="count from nearer by: masks and scores mostly depend on i - j",
-            )
-        )
 
 
 def pair_of(task: PairTask, values: Values, trust: bool) -> Pair:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fusedreduce.errors import DeviceError, DtypeError, OperandError, OptionError, message
+from fusedreduce.pair import LONGEST
 from fusedreduce.run import driver
 
 IMPLEMENTATIONS = (None, "eager", "tiles", "triton", "gluon")
@@ -58,6 +59,19 @@ def require_dtype(what: str, dtype: Any) -> None:
                 f"{what} is {str(dtype).removeprefix('torch.')}",
                 expected="float16, bfloat16, float32, float64, an integer or bool",
                 do="convert it: x.float()",
+            )
+        )
+
+
+def require_positions(Sq: int, Sk: int, q_offset: int, k_offset: int) -> None:
+    """Kernels have positions, and what masks make of them, in int32."""
+    if max(Sq, Sk, abs(q_offset), abs(k_offset)) > LONGEST:
+        raise OptionError(
+            message(
+                "positions of a pair are too large",
+                expected=f"lengths and offsets up to {LONGEST}",
+                came=f"Sq {Sq}, Sk {Sk}, q_offset {q_offset}, k_offset {k_offset}",
+                do="count from nearer by: masks and scores mostly depend on i - j",
             )
         )
 

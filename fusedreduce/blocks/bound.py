@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce.blocks.language import load, torch_dialect
-from fusedreduce.errors import DeviceError, ShapeError, message
+from fusedreduce.errors import DeviceError, DtypeError, ShapeError, message
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.check import promote
 from fusedreduce.ir.expr import Expr, names
@@ -133,6 +133,20 @@ def _too_short(table: Tensor, dim: int, index: Expr, highest: int) -> ShapeError
             do="give one entry for each query, key, head or batch it is indexed with",
         )
     )
+
+
+def require_state(what: str, bound: Bound) -> None:
+    """NOTE: torch compares and subtracts float64 tensors in float64, whatever the score is in."""
+    wide = [t for t in bound.tables.values() if t.dtype == torch.float64]
+    if wide and bound.state != torch.float64:
+        raise DtypeError(
+            message(
+                f"a tensor of a {what} is float64, and the call computes in float32",
+                expected="float32, bfloat16 or float16; or q, k and v in float64",
+                came=f"a tensor of shape {tuple(wide[0].shape)}, float64",
+                do=f"convert it before the {what} is made: t.float(), or (t - t.min()).float()",
+            )
+        )
 
 
 def value(

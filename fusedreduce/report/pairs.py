@@ -10,21 +10,20 @@ from typing import Any
 from torch import Tensor
 
 from fusedreduce.gradient.pairs import PairBackward
-from fusedreduce.ir import tables as ir_tables
-from fusedreduce.ir.expr import Expr, rewrite, var
+from fusedreduce.ir.expr import rewrite
 from fusedreduce.ir.philox import BITS
 from fusedreduce.ir.show import show
 from fusedreduce.kernels.pair_frame import Blocks
 from fusedreduce.kernels.rows import PrintedKernel
 from fusedreduce.pair import Pair
-from fusedreduce.pair_runner import backward_of, chosen_backend
+from fusedreduce.pair_prepared import backward_of, chosen_backend
 from fusedreduce.pairing import Given, PairTask, pair_of
 from fusedreduce.plan.memory import size
 from fusedreduce.plan.pairs import PairPlan
 from fusedreduce.plan.rows import BYTES
 from fusedreduce.report.share import Share, shared
 from fusedreduce.report.splits import Merging, merging_of
-from fusedreduce.report.tables import TITLES, TableGradients
+from fusedreduce.report.tables import TITLES, TableGradients, plainly
 from fusedreduce.report.target import Target, lines, machine, target_of, why
 from fusedreduce.run import descriptors, pair_kernels
 from fusedreduce.run.compiled import pair_needs
@@ -287,14 +286,6 @@ class Report:
         if title == TITLES["forward"] and self.merging is not None:
             told += self.merging.described(self.to)
         return told
-
-
-def plainly(node: Expr) -> Expr | None:
-    """An element of a table as a user writes it: without strides."""
-    if node.op != "read":
-        return None
-    name, indices = ir_tables.split(node)
-    return var(f"{name}[{', '.join(show(e) for e in indices.values())}]" if indices else name)
 
 
 def amount(flops: float) -> str:

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from fusedreduce.gradient.pairs import PairBackward
+from fusedreduce.ir import tables as ir_tables
+from fusedreduce.ir.expr import Expr, var
+from fusedreduce.ir.show import show
 from fusedreduce.kernels.rows import PrintedKernel
 from fusedreduce.pair import Pair
 from fusedreduce.plan.pairs import PairPlan
@@ -59,3 +62,11 @@ class TableGradients:
                 precise = pair_kernels.precision(b.forward)
                 made = pair_table_kernels.table_printed(b, s, plan, laid, precise)
                 yield f"d {s.read.table}", made, plan, b.forward
+
+
+def plainly(node: Expr) -> Expr | None:
+    """An element of a table as a user writes it: without strides."""
+    if node.op != "read":
+        return None
+    name, indices = ir_tables.split(node)
+    return var(f"{name}[{', '.join(show(e) for e in indices.values())}]" if indices else name)

@@ -72,9 +72,25 @@ def laid_out(t: Tensor, strides: tuple[int, ...]) -> Tensor:
     """
     if t.stride() == strides:
         return t
+    if apart(t.shape, strides):
+        return torch.empty_strided(t.shape, strides, dtype=t.dtype, device=t.device).copy_(t)
     extent = 1 + sum((n - 1) * s for n, s in zip(t.shape, strides, strict=True) if n)
     places = torch.arange(extent, device=t.device).as_strided(t.shape, strides)
     return t.new_zeros(extent).index_put((places,), t).as_strided(t.shape, strides)
+
+
+def apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Has each element a place of its own?
+
+    >>> apart((2, 3), (3, 1)), apart((2, 3), (0, 1)), apart((3, 2), (1, 1))
+    (True, False, False)
+    """
+    extent = 1
+    for stride, size in sorted((s, n) for s, n in zip(strides, shape, strict=True) if n > 1):
+        if stride < extent:
+            return False
+        extent += stride * (size - 1)
+    return True
 
 
 class OpenRows(Rows):

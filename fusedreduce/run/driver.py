@@ -93,8 +93,8 @@ class Straight:
     """A build of Triton 3.6, launched without what Triton does anew at every launch.
 
     `build[grid]` asks for device and stream, makes two closures, gathers what hooks may want to
-    know and encodes each tensor descriptor again: 15 of the 21 us that attention takes on the host
-    of an H200. The launcher that is called in the end is Triton's own.
+    know and encodes each tensor descriptor again: 15 of the 21 us that a launch of attention takes
+    on the host of an H200. The launcher that is called in the end is Triton's own.
     """
 
     def __init__(self, build: Any) -> None:

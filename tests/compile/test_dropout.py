@@ -10,15 +10,14 @@ import torch
 import fusedreduce as fr
 from fusedreduce.gradient.pairs import backward
 from fusedreduce.ir.philox import ROUNDS
-from fusedreduce.pair_runner import Given
-from fusedreduce.pairing import pair_of
+from fusedreduce.pairing import Given, pair_of
 from fusedreduce.plan.device import MAX_REGISTERS, device
 from fusedreduce.plan.pairs import PairPlan
 from fusedreduce.run import compiled as reading
 from fusedreduce.run import pair_kernels
 from fusedreduce.run.compiled import Needs
 from fusedreduce.runner import noting
-from tests.compile.aot import OLDER, compile_pair
+from tests.compile.aot import compile_pair, older
 
 #: Bytes of stack by device, direction and width, bfloat16 with a causal mask; more is a regression.
 STACK = {
@@ -52,7 +51,8 @@ def test_compiles(direction: str, D: int, capability: int) -> None:
     found, plan = compiled(direction, capability, D, is_causal=True)
     assert found.shared <= device(divmod(capability, 10)).shared_bytes, found
     assert found.registers <= MAX_REGISTERS, found
-    most = STACK.get((capability, direction, D), 0) + OLDER * (direction != "forward")
+    more = older(32 if (capability, direction, D) == (90, "keys", 128) else 0)
+    most = STACK.get((capability, direction, D), 0) + more
     assert found.stack <= most, f"{plan.describe()}: {found}"
 
 

@@ -9,7 +9,7 @@ import torch
 
 import fusedreduce as fr
 from fusedreduce.plan.device import MAX_REGISTERS, device
-from tests.compile.aot import OLDER
+from tests.compile.aot import older
 
 NEEDS = re.compile(
     r"compiled for sm_(\d+): (\d+) registers a thread, "
@@ -35,7 +35,7 @@ def test_attention_fits(D: int, capability: int) -> None:
     for registers, stack, shared in found:
         assert registers <= MAX_REGISTERS, text
         assert shared <= limits.shared_bytes, text
-        assert stack <= (192 if OLDER else 128) or capability != 90, text  # measured on Hopper
+        assert stack <= 128 + older(32) or capability != 90, text  # plans are measured on Hopper
 
 
 def test_the_merge_of_split_keys_is_compiled_too() -> None:

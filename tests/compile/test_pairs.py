@@ -17,7 +17,7 @@ from fusedreduce.run import launch, pair_kernels, pair_splits
 from fusedreduce.run.compiled import Needs, row_needs
 from fusedreduce.run.pair_inputs import PairInputs
 from tests import pairs
-from tests.compile.aot import OLDER, compile_pair
+from tests.compile.aot import compile_pair, older
 from tests.pairs import DECLARED, Case, arguments, masked, scored, sizes
 
 BY_NAME = {c.name: c for c in DECLARED}
@@ -33,6 +33,13 @@ NEVER = {("count", "queries"), ("count", "keys"), ("average", "queries")}  # not
 #: accumulators, p and ds are alive where d k and d v are summed up. More is a regression.
 STACK = {
     ("forward", 256): 64, ("queries", 256): 512, ("keys", 128): 256, ("keys", 256): 768,
+}  # fmt: skip
+
+
+#: What Triton 3.6 takes besides, by case and direction.
+OLDER = {
+    ("softmax, documents", "queries"): 24, ("softmax, documents", "keys"): 208,
+    ("softmax, softcap, causal", "keys"): 8,
 }  # fmt: skip
 
 
@@ -67,8 +74,7 @@ def check(found: Needs, plan: pair_kernels.PairPlan, capability: int, stack: int
     limits = device(divmod(capability, 10))
     assert found.shared <= limits.shared_bytes, found
     assert found.registers <= MAX_REGISTERS, found
-    more = OLDER if plan.direction != "forward" else 0
-    assert found.stack <= stack + more, f"{plan.describe()} spills: {found}"
+    assert found.stack <= stack, f"{plan.describe()} spills: {found}"
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -76,7 +82,9 @@ def check(found: Needs, plan: pair_kernels.PairPlan, capability: int, stack: int
 def test_compiles(case: Case, direction: str) -> None:
     if (case.name, direction) in NEVER:
         pytest.skip("gradients of 0 need no kernel")
-    check(*compiled(case, direction, 90), 90, {"keys": 128, "queries": 16}.get(direction, 0))
+    stack = {"keys": 128, "queries": 16}.get(direction, 0)
+    stack += older(OLDER.get((case.name, direction), 0))
+    check(*compiled(case, direction, 90), 90, stack)
 
 
 @pytest.mark.parametrize("capability", [80, 100])
@@ -85,7 +93,8 @@ def test_other_devices(direction: str, capability: int) -> None:
     """NOTE: d k and d v by addresses spill where heads share k (thousands of bytes on sm_80)."""
     stack = {(80, "queries"): 128, (80, "keys"): 6000, (100, "forward"): 16}
     found = compiled(masked(SOFTMAX, "causal"), direction, capability, group=2)
-    check(*found, capability, stack.get((capability, direction), 0))
+    more = older(1352 if (capability, direction) == (100, "keys") else 0)
+    check(*found, capability, stack.get((capability, direction), 0) + more)
 
 
 @pytest.mark.parametrize("D", [32, 64, 80, 128, 256])
@@ -93,7 +102,8 @@ def test_other_devices(direction: str, capability: int) -> None:
 def test_shipped_plans(direction: str, D: int) -> None:
     """The plan's own claim: shared memory within a few descriptors and barriers of it."""
     found, plan = compiled(masked(SOFTMAX, "causal"), direction, 90, D)
-    check(found, plan, 90, STACK.get((direction, D), 0))
+    more = older(128 if (direction, D) == ("keys", 80) else 0)
+    check(found, plan, 90, STACK.get((direction, D), 0) + more)
     assert plan.shared <= found.shared <= plan.shared + 4096, (found, plan)
 
 
@@ -103,7 +113,8 @@ def test_shipped_plans(direction: str, D: int) -> None:
 def test_adjoints_of_a_state(direction: str, D: int, capability: int) -> None:
     """They are wider than q, k and v: tiles fit all the same (at 256 wide they spill)."""
     found = compiled(masked(SOFTMAX, "causal"), direction, capability, D, state=True)
-    check(*found, capability, {128: 512, 256: 4600}.get(D, 0))
+    more = older(56 if (direction, D) == ("keys", 64) else 0)
+    check(*found, capability, {128: 512, 256: 4600}.get(D, 0) + more)
 
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
@@ -135,7 +146,9 @@ def test_integers_beyond_32_bits(direction: str) -> None:
     def far(t: Any) -> Any:
         return lambda b, h, i, j: (i - j <= 2**40) & (i >= j)
 
-    check(*compiled(replace(masked(SOFTMAX, "documents"), mask=several), direction, 90), 90, 1024)
+    more = older(160 if direction == "keys" else 0)
+    documents = replace(masked(SOFTMAX, "documents"), mask=several)
+    check(*compiled(documents, direction, 90), 90, 1024 + more)
     check(*compiled(replace(SOFTMAX, mask=far), direction, 90), 90, 128)
 
 

@@ -13,8 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fusedreduce as fr
 from fusedreduce import errors
-from fusedreduce.pair_runner import Given
-from fusedreduce.pairing import pair_of
+from fusedreduce.pairing import Given, pair_of
 from fusedreduce.run import pair_tiles
 from fusedreduce.runner import noting
 from tests.attention import check, inputs
