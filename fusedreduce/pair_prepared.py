@@ -103,6 +103,11 @@ class PreparedPair:
         return tuple(r.dtype for r in self.pair.results)
 
     @cached_property
+    def by_inputs(self) -> Callable[[PairInputs], Tensors]:
+        """From inputs to the results of the pair, by name."""
+        return BACKENDS[self.implementation].forward(self.pair)
+
+    @cached_property
     def run(self) -> Callable[[Values], list[Tensor]]:
         return self.forward(self.pair)
 

@@ -44,7 +44,7 @@ from fusedreduce.program import typed
 from fusedreduce.request import require_positions, state_dtype
 from fusedreduce.run import eager
 from fusedreduce.run.pair_dropout import Offsets, keep, kept
-from fusedreduce.run.pair_inputs import PairInputs
+from fusedreduce.run.pair_inputs import NO_TABLES, PairInputs
 from fusedreduce.trace import dtype_kind
 from fusedreduce.trace import kind_of as trace_kind
 
@@ -88,6 +88,13 @@ class PairTask:
         """Where the declaration is, and what: its text and the options of the call."""
         place = f"{self.R.__module__}:{self.R.__qualname__}"
         return "pairs", place, repr((digest(self.R), *self.options))
+
+    @cached_property
+    def is_bare(self) -> bool:
+        """Is no table read?"""
+        return not (
+            has_tables(self.score) or has_tables(self.mask) or self.operands or self.dropout
+        )
 
     @property
     def options(self) -> tuple[Any, ...]:
@@ -163,8 +170,10 @@ class Given:
     # -- as a pair
 
     @property
-    def tables(self) -> dict[str, Tensor]:
+    def tables(self) -> Mapping[str, Tensor]:
         """Those of score and mask under different names, and the operands'."""
+        if self.task.is_bare:
+            return NO_TABLES
         found: dict[str, Tensor] = {}
         if has_tables(self.task.score) and self.score_bound:
             found |= self.score_bound.renamed("s").tables

@@ -88,32 +88,34 @@ def attention(
     >>> out.flatten(), more["lse"]
     (tensor([1., 2.]), tensor([[[0.0000, 0.6931]]]))
     """
+    compiling, key = torch.compiler.is_compiling(), None
+    if not compiling:
+        names = aux if isinstance(aux, tuple) else (aux,)
+        options = (is_causal, scale, enable_gqa, dropout_p, rng_seed, sinks, deterministic,
+                   q_offset, k_offset, impl, *names)  # fmt: skip
+        key = recent.key_of_call(reduction, q, k, v, mask, score_mod, options)
+        again = recent.find(key)
+        if again is not None:
+            found = again(q, k, v)
+            return (found["out"], {n: found[n] for n in names}) if names else found["out"]
     given = dict(
         mask=mask, score_mod=score_mod, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa,
         dropout_p=dropout_p, rng_seed=rng_seed, sinks=sinks, aux=aux, deterministic=deterministic,
         q_offset=q_offset, k_offset=k_offset, impl=impl,
     )  # fmt: skip
-    if torch.compiler.is_compiling():
+    if compiling:
         given |= {"score_mod": portable(score_mod), "mask": portable(mask)}
         return opaque.call(_attention, opaque.named(reduction), (q, k, v), given)
-    return _attention(reduction, q, k, v, **given)
+    return _attention(reduction, q, k, v, key, **given)
 
 
 @outside_graphs
 def _attention(
-    R: type[Reduction], q: Any, k: Any, v: Any, /, *, mask: Any, score_mod: Any, is_causal: bool,
-    scale: Any, enable_gqa: bool, dropout_p: float, rng_seed: Any, sinks: Any, aux: Any,
-    deterministic: bool | None, q_offset: Any, k_offset: Any, impl: str | None,
+    R: type[Reduction], q: Any, k: Any, v: Any, key: Any = None, /, *, mask: Any, score_mod: Any,
+    is_causal: bool, scale: Any, enable_gqa: bool, dropout_p: float, rng_seed: Any, sinks: Any,
+    aux: Any, deterministic: bool | None, q_offset: Any, k_offset: Any, impl: str | None,
 ) -> Any:  # fmt: skip
-    """What `attention` does."""
-    names = aux if isinstance(aux, tuple) else (aux,)
-    options = (is_causal, scale, enable_gqa, dropout_p, rng_seed, sinks, deterministic, q_offset,
-               k_offset, impl, *names)  # fmt: skip
-    key = recent.key_of_call(R, q, k, v, (mask, score_mod), options)
-    again = recent.find(key)
-    if again is not None:
-        found = again(q, k, v)
-        return (found["out"], {n: found[n] for n in names}) if names else found["out"]
+    """A call that was not met before; it is remembered by its key."""
     check_deterministic("attention", deterministic)
     wanted = names_of(aux)
     chosen: Any = require_reduction(R, "attention: `reduction`")

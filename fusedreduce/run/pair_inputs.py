@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from fusedreduce.pair import Pair
+
+NO_TABLES: Mapping[str, Tensor] = MappingProxyType({})
 
 
 @dataclass(slots=True)  # frozen, it takes 2 us to make

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -120,7 +120,8 @@ class Backward:
         sloping = not is_const(b.score, 0)
         self.made = {"queries": ["q"] * sloping, "keys": ["k"] * sloping + ["v"] * bool(b.weight)}
         self.read = [n for n in self.wanted if n not in "qkv"]
-        self.launches: dict[Any, PairLaunch] = {}
+        self.known: dict[Any, tuple[PairLaunch, ...]] = {}
+        self.sums: dict[Any, PairLaunch] = {}
 
     def __call__(
         self, inputs: PairInputs, vectors: Mapping[str, Tensor | None], rows: Values
@@ -131,22 +132,18 @@ class Backward:
         rows      the row values that the formulas read, (B, H, Sq) each
         """
         b = self.b
-        wide = operands(inputs) | self.ups(inputs, vectors)
+        ups = self.ups(inputs, vectors)
+        wide = operands(inputs) | ups
         given = {**wide, **{n: rows[n].contiguous() for n in b.rows}, **inputs.tables}
-        how = (precision(b.forward), *[(t.shape, t.stride()) for n, t in wide.items()
-                                       if n not in "qkv"])  # fmt: skip
+        how = (precision(b.forward), *[(t.shape, t.stride()) for t in ups.values()])
+        launches = self.known.get(how)
+        if launches is None:
+            launches = self.known[how] = tuple(self.launches(inputs, wide))
         numbers = {**inputs.numbers, **inputs.offsets}
         made: dict[str, Tensor] = {}
-        for direction, names in self.made.items():
-            key = (direction, *how)
-            ready = self.launches.get(key)
-            if ready is None:
-                besides = beside(b, direction, inputs)
-                if not besides and not set(names) & set(self.wanted):
-                    continue
-                ready = self.launches[key] = self.prepare(direction, inputs, wide, besides)
+        for ready in launches:
             lists = listed(b.forward, inputs, ready.plan) if ready.listed else {}
-            made |= ready(given | lists, numbers)
+            made |= ready(given | lists if lists else given, numbers)
         if self.read:
             for s in self.kernels(inputs):
                 made |= self.summed(s, how, inputs, wide, given)
@@ -167,10 +164,10 @@ class Backward:
         self, s: TableSum, how: tuple[Any, ...], inputs: PairInputs, wide: Values, given: Values
     ) -> dict[str, Tensor]:
         key = (s.name, *how)
-        ready = self.launches.get(key)
+        ready = self.sums.get(key)
         if ready is None:
             tile = self.tiles.get("tables")
-            ready = self.launches[key] = prepared(self.b, s, inputs, wide, tile)
+            ready = self.sums[key] = prepared(self.b, s, inputs, wide, tile)
         lists = visit_lists(self.b.forward, s, inputs, ready.plan) if ready.listed else {}
         return ready({**given, **lists}, {**inputs.numbers, **inputs.offsets})
 
@@ -186,6 +183,13 @@ class Backward:
             zero = torch.zeros((), dtype=dtype, device=inputs.q.device)
             given = zero.expand(*inputs.rows, b.forward.DV)
         return {name: given}
+
+    def launches(self, inputs: PairInputs, wide: Values) -> Iterator[PairLaunch]:
+        """The launches that make what is wanted."""
+        for direction, names in self.made.items():
+            besides = beside(self.b, direction, inputs)
+            if besides or set(names) & set(self.wanted):
+                yield self.prepare(direction, inputs, wide, besides)
 
     def prepare(
         self, direction: str, inputs: PairInputs, wide: Values, besides: Mapping[str, Any]

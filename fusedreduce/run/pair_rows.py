@@ -56,7 +56,7 @@ class RowValues:
         found = {**saved, **{n: t for n, t in adjoints.items() if t is not None}}
         given = {n: vectors.get(n) for n in (b.vector, adjoint(b.vector))} if b.vector else {}
         tensors = found | {n: t for n, t in given.items() if t is not None}
-        key = tuple([(n, t.dtype) for n, t in tensors.items()])
+        key = (*tensors,)  # an adjoint has the dtype of its result
         if key not in self.known:
             self.known[key] = self.planned(inputs, found, tensors)
         how, program = self.known[key]
