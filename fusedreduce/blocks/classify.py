@@ -20,15 +20,14 @@ from torch import Tensor
 from fusedreduce.blocks import spans
 from fusedreduce.blocks.axis import Axis
 from fusedreduce.blocks.bound import Bound, check_sizes, value
-from fusedreduce.blocks.grouping import grouped
 from fusedreduce.blocks.spans import Span
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.check import all_kinds, promote
 from fusedreduce.ir.dependence import depends
 from fusedreduce.ir.expr import Expr, walk
+from fusedreduce.ir.grouping import RESTS, grouped
 
 _INDICES = ("b", "h", "i", "j")
-_BUCKETS = 251  # a prime number: equal integers leave the same rest
 
 
 def classify(bound: Bound, B: int, H: int, Sq: int, Sk: int, BQ: int, BK: int) -> Tensor:
@@ -179,7 +178,7 @@ class _Blocks:
             return spans.anything(torch.zeros((1,) * 4, device=self.bound.device), self.kinds[node])
         made = spans.RULES[node.op](*args)
         if node.op in ("eq", "ne") and self._separate(node):
-            apart = ~self._buckets_meet(*node.args)
+            apart = ~self._rests_meet(*node.args)
             yes, no = (made.lo, made.hi & ~apart), (made.lo | apart, made.hi)
             return Span.truth(*(yes if node.op == "eq" else no))
         return made
@@ -190,18 +189,18 @@ class _Blocks:
         whole = all(self.kinds[a] != "float" for a in node.args)
         return whole and len(sides[0]) == len(sides[1]) == 1
 
-    def _buckets_meet(self, a: Expr, b: Expr) -> Tensor:
+    def _rests_meet(self, a: Expr, b: Expr) -> Tensor:
         """Whether some value of a and some of b leave the same rest: exact for few documents."""
         if "j" in self.needs[a]:
             a, b = b, a
-        rows, keys = (self._buckets(e, self.axes[name]) for e, name in ((a, "i"), (b, "j")))
+        rows, keys = (self._rests(e, self.axes[name]) for e, name in ((a, "i"), (b, "j")))
         return rows @ keys.transpose(-1, -2) > 0
 
-    def _buckets(self, node: Expr, axis: Axis) -> Tensor:
-        """(B, H, blocks, buckets): 1 where a value of the block falls into the bucket."""
-        found = (self.at_positions(node).long() % _BUCKETS).flatten(2)
+    def _rests(self, node: Expr, axis: Axis) -> Tensor:
+        """(B, H, blocks, RESTS): 1 where a value of the block leaves that rest."""
+        found = (self.at_positions(node).long() % RESTS).flatten(2)
         found = found.reshape(*found.shape[:2], axis.count, axis.size)
-        empty = torch.zeros((*found.shape[:3], _BUCKETS), device=self.bound.device)
+        empty = torch.zeros((*found.shape[:3], RESTS), device=self.bound.device)
         return empty.scatter_(-1, found, 1.0).repeat_interleave(axis.parts, 2)
 
     def read(self, node: Expr) -> Span:

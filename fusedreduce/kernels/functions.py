@@ -36,6 +36,11 @@ def multiply(a, b):  # for tl.reduce
 
 
 @triton.jit
+def union(a, b):  # of sets as bits; for tl.reduce
+    return a | b
+
+
+@triton.jit
 def max_propagating(a, b):  # NaN if either is, as torch; for tl.reduce
     return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
 

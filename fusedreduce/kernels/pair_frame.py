@@ -153,14 +153,14 @@ class Frame:
 
     # -- the module
 
-    def printed(self, header: str) -> PrintedKernel:
-        """The kernel as it stands, with the arguments that it came to need."""
+    def printed(self, header: str, more: Sequence[tuple[str, int]] = ()) -> PrintedKernel:
+        """The kernel as it stands, with the arguments that it came to need, and more constants."""
         sizes = ["H", *["group"] * self.blocks.grouped, "Sq", "Sk"]
         sizes += ["together"] * (self.blocks.ranges is not None)
         sizes += ["splits"] * self.blocks.splits
-        more = [n for n in self.integers if n not in sizes]
-        arguments = [*self.pointers, *self.numbers, *sizes, *more]
-        constants = (("QUERIES", self.plan.QUERIES), ("KEYS", self.plan.KEYS))
+        others = [n for n in self.integers if n not in sizes]
+        arguments = [*self.pointers, *self.numbers, *sizes, *others]
+        constants = (("QUERIES", self.plan.QUERIES), ("KEYS", self.plan.KEYS), *more)
         text = self.module(header, arguments, [c for c, _ in constants])
         return PrintedKernel(self.title, text, tuple(arguments), constants)
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import reduce
 from types import MappingProxyType
 
-from fusedreduce.blocks.grouping import terms, total
 from fusedreduce.ir.check import all_kinds
 from fusedreduce.ir.dependence import depends
 from fusedreduce.ir.expr import Expr, call, const, names, var, walk, where
+from fusedreduce.ir.grouping import terms, total
 from fusedreduce.ir.simplify import simplify
 from fusedreduce.ir.tables import tables
 

@@ -94,6 +94,8 @@ def pair_type(name: str, plan: PairPlan, pair: Pair) -> str:
         return f"tensordesc<{TYPES[pointed(operand, pair)]}[1,1,{rows},{width}]>"
     if name in COUNTS:
         return "*i32"
+    if name == "map_ptr":
+        return "*i8"
     if name.endswith("_ptr"):
         return f"*{TYPES[pointed(name.removesuffix('_ptr'), pair)]}"
     if name in pair.numbers:

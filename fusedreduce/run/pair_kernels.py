@@ -8,11 +8,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from fusedreduce.blocks.bound import Bound
-from fusedreduce.blocks.classify import classify
-from fusedreduce.blocks.lists import BlockLists, lists
 from fusedreduce.gradient.pairs import PairBackward
 from fusedreduce.ir.expr import names
 from fusedreduce.kernels.pair_frame import Blocks
@@ -152,43 +148,3 @@ def backward_printed(
 
 def loaded(kernel: PrintedKernel, plan: PairPlan) -> Loaded:
     return Loaded(kernel, plan, getattr(launch.load(kernel), kernel.name))
-
-
-# ---- block lists ---------------------------------------------------------------------------------
-
-
-def listed(pair: Pair, inputs: PairInputs, plan: PairPlan) -> dict[str, Tensor]:
-    """The blocks that a kernel visits, partial ones first, by the names of its pointers."""
-    found = block_lists(pair, inputs, plan.QUERIES, plan.KEYS)
-    if plan.direction == "keys":
-        tensors = (found.q_partial_count, found.q_partial_ids, found.q_full_count, found.q_full_ids)
-    else:
-        tensors = (found.partial_count, found.partial_ids, found.full_count, found.full_ids)
-    names_ = ("partial_counts", "partial_ids", "full_counts", "full_ids")
-    return dict(zip(names_, tensors, strict=True))
-
-
-def block_lists(pair: Pair, inputs: PairInputs, queries: int, keys: int) -> BlockLists:
-    """Of the mask, on the device; made anew at every call, as its tensors may have changed."""
-    return lists(block_map(pair, inputs, queries, keys))
-
-
-def block_map(pair: Pair, inputs: PairInputs, queries: int, keys: int) -> Tensor:
-    """What the mask says of each block: 0 nothing, 1 something, 2 everything is seen.
-
-    A block that the end of the queries or keys cuts off is never full: kernels test its positions.
-    """
-    assert pair.mask is not None
-    read = set(names(pair.mask))
-    tables = {n: t for n, t in inputs.tables.items() if n in read}
-    state = getattr(torch, pair.state)
-    bound = Bound(pair.mask, tables, inputs.q.device, inputs.sizes(), state)
-    batch, heads, length = inputs.rows
-    found = classify(bound, batch, heads, length, inputs.k.shape[2], queries, keys)
-    found = found.clone()
-    if inputs.k.shape[2] % keys:  # a block that is cut off at its end is masked there
-        found[..., -1].clamp_(max=1)
-    if length % queries:
-        found[..., -1, :].clamp_(max=1)
-    shape = (batch if "b" in read else 1, heads if "h" in read else 1, *found.shape[2:])
-    return found.expand(shape)

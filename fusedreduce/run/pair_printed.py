@@ -26,15 +26,15 @@ from fusedreduce.run.pair_kernels import (
     blocks_of,
     capability,
     forward_kernel,
-    listed,
     plan_of,
     precision,
 )
 from fusedreduce.run.pair_launch import PairLaunch, prepare
+from fusedreduce.run.pair_lists import Listing, Maps
 from fusedreduce.run.pair_packing import packed, packs, unpacked
 from fusedreduce.run.pair_splits import merged_splits, number_of_splits, pair_of_states
 from fusedreduce.run.pair_table_gradients import beside, by_kernels, gradients
-from fusedreduce.run.pair_table_kernels import DIRECTIONS, prepared, visit_lists
+from fusedreduce.run.pair_table_kernels import DIRECTIONS, Visits, prepared
 
 Values = Mapping[str, Tensor]
 MOST_LAUNCHES = 256
@@ -81,17 +81,19 @@ class Launches:
 
     def __init__(self, pair: Pair, tile: Tile | None, splits: int = 1) -> None:
         self.pair, self.tile, self.splits = pair, tile, splits
-        self.known: dict[Any, PairLaunch] = {}
+        self.known: dict[Any, tuple[PairLaunch, Listing | None]] = {}
 
     def __call__(self, inputs: PairInputs) -> dict[str, Tensor]:
         numbers = inputs.numbers
         key = (precision(self.pair), *[n for n, v in numbers.items() if v > 0])
-        ready = self.known.get(key)
-        if ready is None:
-            ready = self.known[key] = self.prepare(inputs, key[1:])
+        found = self.known.get(key)
+        if found is None:
+            ready = self.prepare(inputs, key[1:])
+            found = self.known[key] = ready, listing_of(self.pair, inputs, ready)
+        ready, listing = found
         tensors = {**operands(inputs), **inputs.tables}
-        if ready.listed:
-            tensors |= listed(self.pair, inputs, ready.plan)
+        if listing is not None:
+            tensors |= listing(inputs)
         return ready(tensors, {**numbers, **inputs.offsets})
 
     def prepare(self, inputs: PairInputs, positive: tuple[str, ...]) -> PairLaunch:
@@ -120,8 +122,8 @@ class Backward:
         sloping = not is_const(b.score, 0)
         self.made = {"queries": ["q"] * sloping, "keys": ["k"] * sloping + ["v"] * bool(b.weight)}
         self.read = [n for n in self.wanted if n not in "qkv"]
-        self.known: dict[Any, tuple[PairLaunch, ...]] = {}
-        self.sums: dict[Any, PairLaunch] = {}
+        self.known: dict[Any, list[tuple[PairLaunch, Listing | None]]] = {}
+        self.sums: dict[Any, tuple[PairLaunch, Visits | None]] = {}
 
     def __call__(
         self, inputs: PairInputs, vectors: Mapping[str, Tensor | None], rows: Values
@@ -138,11 +140,12 @@ class Backward:
         how = (precision(b.forward), *[(t.shape, t.stride()) for t in ups.values()])
         launches = self.known.get(how)
         if launches is None:
-            launches = self.known[how] = tuple(self.launches(inputs, wide))
+            launches = self.known[how] = [*self.launches(inputs, wide)]
         numbers = {**inputs.numbers, **inputs.offsets}
         made: dict[str, Tensor] = {}
-        for ready in launches:
-            lists = listed(b.forward, inputs, ready.plan) if ready.listed else {}
+        maps: Maps = {}
+        for ready, listing in launches:
+            lists = {} if listing is None else listing(inputs, maps)
             made |= ready(given | lists if lists else given, numbers)
         if self.read:
             for s in self.kernels(inputs):
@@ -164,11 +167,13 @@ class Backward:
         self, s: TableSum, how: tuple[Any, ...], inputs: PairInputs, wide: Values, given: Values
     ) -> dict[str, Tensor]:
         key = (s.name, *how)
-        ready = self.sums.get(key)
-        if ready is None:
-            tile = self.tiles.get("tables")
-            ready = self.sums[key] = prepared(self.b, s, inputs, wide, tile)
-        lists = visit_lists(self.b.forward, s, inputs, ready.plan) if ready.listed else {}
+        found = self.sums.get(key)
+        if found is None:
+            ready = prepared(self.b, s, inputs, wide, self.tiles.get("tables"))
+            visits = Visits(self.b.forward, s, inputs, ready.plan) if ready.listed else None
+            found = self.sums[key] = ready, visits
+        ready, visits = found
+        lists = {} if visits is None else visits(inputs)
         return ready({**given, **lists}, {**inputs.numbers, **inputs.offsets})
 
     def ups(self, inputs: PairInputs, vectors: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
@@ -184,12 +189,15 @@ class Backward:
             given = zero.expand(*inputs.rows, b.forward.DV)
         return {name: given}
 
-    def launches(self, inputs: PairInputs, wide: Values) -> Iterator[PairLaunch]:
-        """The launches that make what is wanted."""
+    def launches(
+        self, inputs: PairInputs, wide: Values
+    ) -> Iterator[tuple[PairLaunch, Listing | None]]:
+        """The launches that make what is wanted, and the lists of blocks that they visit."""
         for direction, names in self.made.items():
             besides = beside(self.b, direction, inputs)
             if besides or set(names) & set(self.wanted):
-                yield self.prepare(direction, inputs, wide, besides)
+                ready = self.prepare(direction, inputs, wide, besides)
+                yield ready, listing_of(self.b.forward, inputs, ready)
 
     def prepare(
         self, direction: str, inputs: PairInputs, wide: Values, besides: Mapping[str, Any]
@@ -203,6 +211,10 @@ class Backward:
         made = {f"d{n}": (wide[n].shape, wide[n].dtype) for n in self.made[direction]}
         read = (*b.rows, *inputs.tables)
         return prepare(ready, inputs, {**made, **besides}, wide, read, programs)
+
+
+def listing_of(pair: Pair, inputs: PairInputs, ready: PairLaunch) -> Listing | None:
+    return Listing(pair, inputs, ready.plan) if ready.listed else None
 
 
 def operands(inputs: PairInputs) -> dict[str, Tensor]:

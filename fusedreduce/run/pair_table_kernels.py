@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from fusedreduce.blocks.lists import places
 from fusedreduce.gradient.pair_tables import TableSum
 from fusedreduce.gradient.pairs import PairBackward
 from fusedreduce.kernels.pair_frame import Blocks
@@ -22,18 +20,16 @@ from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.run.pair_kernels import (
     Loaded,
     Tile,
-    block_map,
     capability,
     loaded,
     plan_of,
     precision,
-    reads_tables,
 )
 from fusedreduce.run.pair_launch import PairLaunch, prepare
+from fusedreduce.run.pair_lists import BlockMap, kept, listing
 
 DIRECTIONS = ("tables", "diagonals")
 PROGRAMS = 1024  # several on each multiprocessor: fewer tiles of sums are dealt to parts
-LISTS = 64  # of masks without tensors: so many are kept
 
 
 def prepared(
@@ -92,45 +88,34 @@ def table_printed(
 # ---- which blocks are visited --------------------------------------------------------------------
 
 
-def visit_lists(pair: Pair, s: TableSum, inputs: PairInputs, plan: PairPlan) -> dict[str, Tensor]:
-    """For each tile of sums its visits, whole blocks and partial ones, by the kernel's pointers.
+class Visits:
+    """For each tile of sums its visits, whole blocks and partial ones, by the kernel's pointers."""
 
-    NOTE: what was made on one stream is not ready on another, and during a capture never.
-    """
-    device = inputs.q.device
-    if reads_tables(pair):
-        return made_lists(pair, s, inputs, plan)
-    stream = 0
-    if device.type == "cuda":
-        if torch.cuda.is_current_stream_capturing():
-            return made_lists(pair, s, inputs, plan)
-        stream = torch.cuda.current_stream(device).cuda_stream
-    key = (pair, s.kept, s.direction, plan, inputs.rows, *inputs.sizes().values(), device, stream)
-    found = _lists.get(key)
-    if found is None:
-        found = _lists[key] = made_lists(pair, s, inputs, plan)
-        if len(_lists) > LISTS:
-            _lists.pop(next(iter(_lists)), None)
-    return found
+    def __init__(self, pair: Pair, s: TableSum, inputs: PairInputs, plan: PairPlan) -> None:
+        self.pair, self.s, self.plan = pair, s, plan
+        self.map = BlockMap(pair, inputs, plan)
+        rows, columns = blocks_along(inputs, plan)
+        summed = prod(split(s, inputs)[1])
+        self.tiles, self.visits = rows * columns, summed
+        if s.direction == "diagonals":
+            self.tiles, self.visits = rows + columns - 1, summed * min(rows, columns)
+        sizes = 1, prod(split(s, inputs)[0]) * self.tiles, self.visits
+        self.lists = listing(inputs, sizes, (0, self.visits, 1))
 
+    def __call__(self, inputs: PairInputs) -> dict[str, Tensor]:
+        what = self.pair, self.s.kept, self.s.direction, self.plan
+        return kept(what, inputs, self.pair, lambda: self.made(inputs))
 
-_lists: dict[Any, dict[str, Tensor]] = {}
-
-
-def made_lists(pair: Pair, s: TableSum, inputs: PairInputs, plan: PairPlan) -> dict[str, Tensor]:
-    found = block_map(pair, inputs, plan.QUERIES, plan.KEYS)
-    found = found.expand(*inputs.rows[:2], *found.shape[2:])
-    found = along_diagonals(found) if s.direction == "diagonals" else found.flatten(2)[..., None]
-    dims = {"b": 0, "h": 1}
-    kept, summed = ([k for d, k in dims.items() if (d in s.kept) == is_kept]
-                    for is_kept in (True, False))  # fmt: skip
-    tiles = found.shape[2]
-    found = found.permute(*kept, 2, 3, *summed).reshape(prod(split(s, inputs)[0]), tiles, -1)
-    pointers: dict[str, Tensor] = {}
-    for kind, value in (("full", 2), ("partial", 1)):
-        counts, ids = places(found == value)
-        pointers |= {f"{kind}_counts": counts.contiguous(), f"{kind}_ids": ids}
-    return pointers
+    def made(self, inputs: PairInputs) -> dict[str, Tensor]:
+        found = self.map(inputs)
+        found = found.expand(*inputs.rows[:2], *found.shape[2:])
+        diagonals = self.s.direction == "diagonals"
+        found = along_diagonals(found) if diagonals else found.flatten(2)[..., None]
+        dims = {"b": 0, "h": 1}
+        ahead, summed = ([k for d, k in dims.items() if (d in self.s.kept) == is_kept]
+                         for is_kept in (True, False))  # fmt: skip
+        found = found.permute(*ahead, 2, 3, *summed).reshape(-1, self.visits)
+        return self.lists({"map": found.contiguous()}, {})
 
 
 def along_diagonals(found: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from fusedreduce.ir.check import all_kinds
 from fusedreduce.ir.dependence import depends
 from fusedreduce.ir.expr import Expr, const, make, rewrite
 
+RESTS = 61  # a prime number: equal integers leave the same rest when they are divided by it
 _COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 _ON = {name: frozenset((name,)) for name in ("i", "j")}
 
