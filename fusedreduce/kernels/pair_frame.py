@@ -46,6 +46,7 @@ class Blocks:
     ranges   computed in the kernel; None with `lists`: tables of block indices, partial then full
     batch, heads   does the map differ from batch to batch, from head to head?
     even           the inner length is a multiple of the block: no block is cut off at its end
+    whole          of ranges: so are both lengths
     grouped        several heads of q share one of k
     splits         the keys of a block of queries are split over programs: each writes its state
     """
@@ -55,6 +56,7 @@ class Blocks:
     batch: bool = False
     heads: bool = False
     even: bool = False
+    whole: bool = False
     grouped: bool = True
     splits: bool = False
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from fusedreduce.ir.expr import Expr, call, names, var
 from fusedreduce.kernels.pair_frame import Frame
 from fusedreduce.kernels.positions import ENDS, limit
+from fusedreduce.masks.ranges import Ranges
 
 Step = Callable[[str, bool], None]
 
@@ -44,14 +45,15 @@ class PairLoops:
 
     def inside(self, exprs: Sequence[Expr], whole: bool = False) -> None:
         """`inside`: the pairs of a partial block that count; of full shape if `whole`."""
-        tests = [call("lt", var("j"), var("Sk"))]
-        if self.frame.plan.direction == "keys" or whole:
+        tests = [] if self.frame.blocks.whole else [call("lt", var("j"), var("Sk"))]
+        if (self.frame.plan.direction == "keys" or whole) and not self.frame.blocks.whole:
             tests.append(call("lt", var("i"), var("Sq")))
         tests += [part for e in exprs for part in conjuncts(e)]
         parts = []
         for t in tests:
-            place = self.frame.body.place(t)
-            parts.append(self.frame.body.at(f"({self.frame.body.text(t)})", place, "element"))
+            text, place = self.frame.body.text(t), self.frame.body.place(t)
+            alone = len(tests) == 1 and place == "element"
+            parts.append(text if alone else self.frame.body.at(f"({text})", place, "element"))
         line = " & ".join(parts)
         self.frame.body.writer.line(f"inside = {line}", self.frame.body.shape("element"))
         self.frame.use(*tests)
@@ -60,7 +62,12 @@ class PairLoops:
         """Rows of the inner axis that nobody in the block sees count for 0 in a product of tiles.
 
         They may hold anything, and 0 * NaN is NaN.
+
+        NOTE: a tile that is cleared goes from shared memory through registers and back; where each
+        row is seen, none is.
         """
+        if self.sees_whole_blocks():
+            return
         size = "QUERIES" if seen == "seen_query" else "KEYS"
         keys = self.frame.plan.direction == "keys"
         here = "inside" if keys else "(inside & (i < Sq)[:, None])"  # of queries that exist
@@ -69,10 +76,26 @@ class PairLoops:
         for t in tiles:
             self.frame.body.writer.line(f"{t} = tl.where({seen}[:, None], {t}, 0.0)")
 
+    def seen_range(self) -> Ranges | None:
+        """Of one comparison: what lies in the range of a block, somebody in the block sees."""
+        mask = self.frame.pair.mask
+        compares = mask is not None and mask.op in ("lt", "le", "gt", "ge")
+        return self.frame.blocks.ranges if compares else None
+
+    def sees_whole_blocks(self) -> bool:
+        """Does the range of a block begin and end with blocks of the inner axis?"""
+        r, plan = self.seen_range(), self.frame.plan
+        if r is None or not self.frame.blocks.whole:
+            return False
+        steps = dict.fromkeys(("i0", "i1", "Sq"), plan.QUERIES)
+        steps |= dict.fromkeys(("j0", "j1", "Sk"), plan.KEYS)
+        size = plan.QUERIES if plan.direction == "keys" else plan.KEYS
+        return is_multiple(r.lo, size, steps) and is_multiple(r.hi, size, steps)
+
     def in_range_of_block(self) -> str:
-        """Does somebody in the block see it? Of one comparison the range of the block says so."""
-        r, mask = self.frame.blocks.ranges, self.frame.pair.mask
-        if r is None or mask is None or mask.op not in ("lt", "le", "gt", "ge"):
+        """Does somebody in the block see it?"""
+        r = self.seen_range()
+        if r is None:
             return ""
         index, inner = ("i", "Sq") if self.frame.plan.direction == "keys" else ("j", "Sk")
         lo = self.bound(r.lo)
@@ -183,6 +206,22 @@ class PairLoops:
         with self.frame.body.writer.block(head), self.frame.body.inner():
             yield
         namer.taken = taken | set(functions.texts)
+
+
+def is_multiple(e: Expr, size: int, steps: Mapping[str, int]) -> bool:
+    """Is an expression surely a multiple of a size, where its names are multiples of `steps`?
+
+    >>> i0, Sk = var("i0"), var("Sk")
+    >>> steps = {"i0": 128, "Sk": 64}
+    >>> is_multiple(call("minimum", Sk, i0 + 64), 64, steps), is_multiple(i0 + 1, 64, steps)
+    (True, False)
+    """
+    if e.op == "const":
+        return isinstance(e.value, int) and e.value % size == 0
+    if e.op == "var":
+        return str(e.value) in steps and steps[str(e.value)] % size == 0
+    summed = e.op in ("add", "sub", "neg", "minimum", "maximum")
+    return summed and all(is_multiple(a, size, steps) for a in e.args)
 
 
 def conjuncts(e: Expr) -> list[Expr]:

@@ -164,7 +164,7 @@ class BackwardPrinter:
         w.line(f"i = {start} + query", "(QUERIES,)")
         q = self.access.load("q", self.pair.D, start, "QUERIES", "h", not masked)
         d = self.adjoints(start, not masked) if self.valued else []
-        self.elements.load_rows(masked)
+        self.elements.load_rows(masked and not self.blocks.whole)
         self.elements.before(("row", "element"), masked)
         if masked and self.pair.mask is not None:
             self.loops.drop("seen_query", (*q, *d))

@@ -101,17 +101,18 @@ def blocks_of(pair: Pair, inputs: PairInputs, plan: PairPlan) -> Blocks:
     keys = plan.direction == "keys"
     length = inputs.q.shape[2] if keys else inputs.k.shape[2]
     even = length % (plan.QUERIES if keys else plan.KEYS) == 0
-    return _blocks_of(pair, keys, even, inputs.group > 1)
+    whole = inputs.q.shape[2] % plan.QUERIES == inputs.k.shape[2] % plan.KEYS == 0
+    return _blocks_of(pair, keys, even, whole, inputs.group > 1)
 
 
 @lru_cache(maxsize=1024)
-def _blocks_of(pair: Pair, keys: bool, even: bool, grouped: bool) -> Blocks:
+def _blocks_of(pair: Pair, keys: bool, even: bool, whole: bool, grouped: bool) -> Blocks:
     if pair.mask is None:
         return Blocks(even=even, grouped=grouped)
     find = query_ranges if keys else key_ranges
     found = find(pair.mask, {t.name: t.kind for t in pair.tables})
     if found is not None and not reads_tables(pair):
-        return Blocks(found, even=even, grouped=grouped)
+        return Blocks(found, even=even, whole=whole, grouped=grouped)
     read = set(names(pair.mask))
     return Blocks(lists=True, batch="b" in read, heads="h" in read, grouped=grouped)
 

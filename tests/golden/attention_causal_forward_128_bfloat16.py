@@ -98,7 +98,7 @@ def softmaxsum_forward(
     for start in range(full_end, end, KEYS):
         j = start + key  # (KEYS,)
         k = k_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
-        inside = (j < Sk)[None, :] & (i[:, None] >= j[None, :])  # (QUERIES, KEYS)
+        inside = i[:, None] >= j[None, :]  # (QUERIES, KEYS)
         score = tl.dot(q, k.T)  # (QUERIES, KEYS)
         x = tl.where(inside, score * scale_log2_e, float("-inf"))  # (QUERIES, KEYS)
         m_new = tl.maximum(m, tl.max(x, 1))  # (QUERIES,)
@@ -107,8 +107,6 @@ def softmaxsum_forward(
         p = term_s(x, m_read[:, None])  # (QUERIES, KEYS)
         s = correct_s(s, m_old, m_read) + tl.sum(p, 1)  # (QUERIES,)
         v = v_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
-        seen_key = j < end  # (KEYS,)
-        v = tl.where(seen_key[:, None], v, 0.0)
         o = tl.dot(p.to(v.dtype), v, correct_o(o, m_old[:, None], m_read[:, None]))
         m = m_new  # (QUERIES,)
     row = bh.to(tl.int64) * Sq + i  # (QUERIES,)

@@ -66,9 +66,7 @@ def softmaxsum_queries(
         j = start + key  # (KEYS,)
         k = k_desc.load([b, hk, start, 0]).reshape(KEYS, 64)  # (KEYS, 64)
         v = v_desc.load([b, hk, start, 0]).reshape(KEYS, 64)  # (KEYS, 64)
-        inside = (
-            (j < Sk)[None, :] & (i_minus_1023[:, None] <= j[None, :]) & (j[None, :] <= i[:, None])
-        )
+        inside = (i_minus_1023[:, None] <= j[None, :]) & (j[None, :] <= i[:, None])
         seen_key = tl.max((inside & (i < Sq)[:, None]).to(tl.int32), 0) > 0  # (KEYS,)
         k = tl.where(seen_key[:, None], k, 0.0)
         score = tl.dot(q, k.T)  # (QUERIES, KEYS)
@@ -81,9 +79,7 @@ def softmaxsum_queries(
         j = start + key  # (KEYS,)
         k = k_desc.load([b, hk, start, 0]).reshape(KEYS, 64)  # (KEYS, 64)
         v = v_desc.load([b, hk, start, 0]).reshape(KEYS, 64)  # (KEYS, 64)
-        inside = (
-            (j < Sk)[None, :] & (i_minus_1023[:, None] <= j[None, :]) & (j[None, :] <= i[:, None])
-        )
+        inside = (i_minus_1023[:, None] <= j[None, :]) & (j[None, :] <= i[:, None])
         seen_key = tl.max((inside & (i < Sq)[:, None]).to(tl.int32), 0) > 0  # (KEYS,)
         k = tl.where(seen_key[:, None], k, 0.0)
         score = tl.dot(q, k.T)  # (QUERIES, KEYS)

@@ -104,9 +104,7 @@ def softmaxsum_split(
     for start in range(begin, tl.minimum(full, stop), KEYS):
         j = start + key  # (KEYS,)
         k = k_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
-        inside = (
-            (j < Sk)[None, :] & (i_minus_1023[:, None] <= j[None, :]) & (j[None, :] <= i[:, None])
-        )
+        inside = (i_minus_1023[:, None] <= j[None, :]) & (j[None, :] <= i[:, None])
         score = tl.dot(q, k.T)  # (QUERIES, KEYS)
         x = tl.where(inside, score * scale_log2_e, float("-inf"))  # (QUERIES, KEYS)
         m_new = tl.maximum(m, tl.max(x, 1))  # (QUERIES,)
@@ -122,9 +120,7 @@ def softmaxsum_split(
     for start in range(tl.maximum(full_end, begin), tl.minimum(end, stop), KEYS):
         j = start + key  # (KEYS,)
         k = k_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
-        inside = (
-            (j < Sk)[None, :] & (i_minus_1023[:, None] <= j[None, :]) & (j[None, :] <= i[:, None])
-        )
+        inside = (i_minus_1023[:, None] <= j[None, :]) & (j[None, :] <= i[:, None])
         score = tl.dot(q, k.T)  # (QUERIES, KEYS)
         x = tl.where(inside, score * scale_log2_e, float("-inf"))  # (QUERIES, KEYS)
         m_new = tl.maximum(m, tl.max(x, 1))  # (QUERIES,)
