@@ -88,15 +88,17 @@ def attention(
     >>> out.flatten(), more["lse"]
     (tensor([1., 2.]), tensor([[[0.0000, 0.6931]]]))
     """
+    others: tuple[Tensor, ...] = ()
     compiling, key = torch.compiler.is_compiling(), None
     if not compiling:
         names = aux if isinstance(aux, tuple) else (aux,)
         options = (is_causal, scale, enable_gqa, dropout_p, rng_seed, sinks, deterministic,
                    q_offset, k_offset, impl, *names)  # fmt: skip
-        key = recent.key_of_call(reduction, q, k, v, mask, score_mod, options)
+        others = recent.others_of(mask, score_mod)
+        key = recent.key_of_call(reduction, q, k, v, mask, score_mod, others, options)
         again = recent.find(key)
         if again is not None:
-            found = again(q, k, v)
+            found = again(q, k, v, others)
             return (found["out"], {n: found[n] for n in names}) if names else found["out"]
     given = dict(
         mask=mask, score_mod=score_mod, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa,
@@ -106,16 +108,20 @@ def attention(
     if compiling:
         given |= {"score_mod": portable(score_mod), "mask": portable(mask)}
         return opaque.call(_attention, opaque.named(reduction), (q, k, v), given)
-    return _attention(reduction, q, k, v, key, **given)
+    return _attention(reduction, q, k, v, key, others, **given)
 
 
 @outside_graphs
 def _attention(
-    R: type[Reduction], q: Any, k: Any, v: Any, key: Any = None, /, *, mask: Any, score_mod: Any,
-    is_causal: bool, scale: Any, enable_gqa: bool, dropout_p: float, rng_seed: Any, sinks: Any,
-    aux: Any, deterministic: bool | None, q_offset: Any, k_offset: Any, impl: str | None,
+    R: type[Reduction], q: Any, k: Any, v: Any, key: Any = None, others: Sequence[Tensor] = (), /,
+    *, mask: Any, score_mod: Any, is_causal: bool, scale: Any, enable_gqa: bool, dropout_p: float,
+    rng_seed: Any, sinks: Any, aux: Any, deterministic: bool | None, q_offset: Any, k_offset: Any,
+    impl: str | None,
 ) -> Any:  # fmt: skip
-    """A call that was not met before; it is remembered by its key."""
+    """A call that was not met before; it is remembered by its key.
+
+    others   the tensors of mask and score
+    """
     check_deterministic("attention", deterministic)
     wanted = names_of(aux)
     chosen: Any = require_reduction(R, "attention: `reduction`")
@@ -140,7 +146,7 @@ def _attention(
         runner, values = call.prepared("")
         found = runner(values, impl)
         if dropout is None:  # another call draws another seed
-            recent.remember(key, runner, values, impl)
+            recent.remember(key, runner, values, impl, others)
     else:
         found = with_sinks(call, sinks)
     return (found["out"], {n: found[n] for n in wanted}) if wanted else found["out"]

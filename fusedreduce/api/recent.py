@@ -1,12 +1,13 @@
 """Calls that come again: what was checked of tensors that lie as these do is not checked anew.
 
-A call is known by its options and by how q, k and v lie. Only what cannot change behind its back is
-remembered: masks and scores that read no tensor, outside of everything that torch looks on at.
+A call is known by its options and by how its tensors lie, those of its mask and score too; what is
+in them is read in every call. Nothing is remembered of calls that torch looks on at.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,7 @@ class Call:
     """What is left to do: what was prepared, and the arguments that are not tensors.
 
     numbers   those of them that kernels read; offsets, of the positions of queries and keys
+    tables    names of tensors that a mask or a score reads, and which of theirs each is
     calls     as autograd sees them, by the tensors that get a gradient
     """
 
@@ -38,39 +40,54 @@ class Call:
     fixed: dict[str, Any]
     numbers: dict[str, float]
     offsets: tuple[int, int]
+    tables: tuple[tuple[str, int], ...]
     calls: dict[tuple[str, ...], Direct] = field(default_factory=dict)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Tensor]:
-        """NOTE: nothing stands between this and the launch, or autograd."""
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, others: Sequence[Tensor]
+    ) -> dict[str, Tensor]:
+        """NOTE: nothing stands between this and the launch, or autograd.
+
+        others   the tensors of mask and score
+        """
+        values = {"q": q, "k": k, "v": v}
+        if self.tables:
+            values |= {n: others[at] for n, at in self.tables}
         if torch.is_grad_enabled():
-            wanted = tuple([n for n, t in (("q", q), ("k", k), ("v", v)) if t.requires_grad])
+            wanted = tuple([n for n, t in values.items() if t.requires_grad])
             if wanted:
-                return self.differentiable(wanted, (q, k, v))
+                return self.differentiable(wanted, values)
+        if self.tables:
+            found = self.ready.run({**values, **self.fixed})
+            return dict(zip(self.ready.structure, found, strict=True))
         return self.ready.by_inputs(PairInputs(q, k, v, NO_TABLES, self.numbers, *self.offsets))
 
     def differentiable(
-        self, wanted: tuple[str, ...], tensors: tuple[Tensor, ...]
+        self, wanted: tuple[str, ...], tensors: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         call = self.calls.get(wanted)
         if call is None:
-            values = {**dict(zip("qkv", tensors, strict=True)), **self.fixed}
-            call = self.calls[wanted] = Direct(self.ready.plan(values, wanted), self.fixed)
-        return dict(zip(call.plan.outputs, autograd.run(call, tensors), strict=True))
+            plan = self.ready.plan({**tensors, **self.fixed}, wanted)
+            call = self.calls[wanted] = Direct(plan, self.fixed)
+        made = autograd.run(call, [*tensors.values()])
+        return dict(zip(call.plan.outputs, made, strict=True))
 
 
 _calls: OrderedDict[Any, Call] = OrderedDict()
 
 
 def key_of_call(
-    R: Any, q: Any, k: Any, v: Any, mask: Any, score: Any, options: tuple[Any, ...]
-) -> Any:
+    R: Any, q: Any, k: Any, v: Any, mask: Any, score: Any, others: Sequence[Tensor],
+    options: tuple[Any, ...],
+) -> Any:  # fmt: skip
     """What a call is known by; None where it is to be checked each time.
 
+    others    the tensors of mask and score
     options   numbers and names
 
     NOTE: an attribute of a tensor takes 0.05 to 0.15 us, its device 0.6 us by its name.
     """
-    for t in (q, k, v):
+    for t in (q, k, v, *others):
         if type(t) not in TENSORS or t.is_nested or t.is_neg() or t.layout is not torch.strided:
             return None
     on_gpu = q.is_cuda
@@ -82,27 +99,46 @@ def key_of_call(
     if torch.is_autocast_enabled("cuda" if on_gpu else "cpu") or not is_free():
         return None
     for text in (mask, score):
-        if text is not None and (not isinstance(text, (Mask, Score)) or text.sources):
+        if text is not None and not isinstance(text, (Mask, Score)):
             return None
+    if len(others) > 1 and len(others) > len(set(map(id, others))):
+        return None
+    known = tuple([(t.shape, t.stride(), t.dtype, t.device) for t in others])
     return (
         q.shape, q.stride(), q.dtype, q.get_device(), k.shape, k.stride(), k.dtype, k.get_device(),
         v.shape, v.stride(), v.dtype, v.get_device(), R, None if mask is None else mask.text,
-        None if score is None else score.text, kinds, options,
+        None if score is None else score.text, known, kinds, options,
     )  # fmt: skip
+
+
+def others_of(mask: Any, score: Any) -> tuple[Tensor, ...]:
+    """The tensors that a mask and a score read."""
+    found: tuple[Tensor, ...] = ()
+    for text in (mask, score):
+        if isinstance(text, (Mask, Score)) and text.sources:
+            found += text.tensors
+    return found
 
 
 def find(key: Any) -> Call | None:
     return None if key is None else _calls.get(key)
 
 
-def remember(key: Any, runner: PairRunner, values: dict[str, Any], impl: str | None) -> None:
-    """A call that went well, if what was prepared for it is kept."""
+def remember(
+    key: Any, runner: PairRunner, values: dict[str, Any], impl: str | None, others: Sequence[Tensor]
+) -> None:
+    """A call that went well, if what was prepared for it is kept and its tensors are known."""
     ready: Any = runner.prepared.get(runner.key(values, impl, False)) if key is not None else None
     if ready is None:
         return
-    fixed = {n: x for n, x in values.items() if n not in "qkv"}
+    places = {id(t): at for at, t in enumerate(others)}
+    read = {n: x for n, x in values.items() if n not in "qkv" and isinstance(x, Tensor)}
+    if not all(id(t) in places for t in read.values()):
+        return
+    tables = tuple((n, places[id(t)]) for n, t in read.items())
+    fixed = {n: x for n, x in values.items() if n not in "qkv" and n not in read}
     numbers = {n: values[n] for n in ready.pair.numbers}
     at = int(values["q_offset"]), int(values["k_offset"])
-    _calls[key] = Call(ready, fixed, numbers, at)
+    _calls[key] = Call(ready, fixed, numbers, at, tables)
     if len(_calls) > MOST:
         _calls.popitem(last=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -50,9 +51,8 @@ class Bound:
 
     def renamed(self, prefix: str) -> Bound:
         """The same with its tables called prefix0, prefix1, ... in the order they have."""
-        new = {name: f"{prefix}{k}" for k, name in enumerate(self.tables)}
-        expr = ir_tables.renamed(self.expr, new.__getitem__)
-        tables = {new[name]: table for name, table in self.tables.items()}
+        tables = {f"{prefix}{k}": table for k, table in enumerate(self.tables.values())}
+        expr = _renamed(self.expr, tuple(self.tables), prefix)
         return Bound(expr, tables, self.device, self.numbers, self.state)
 
     def evaluate(self, b: Any, h: Any, i: Any, j: Any, score: Any = None) -> Tensor:
@@ -64,6 +64,12 @@ class Bound:
         expr = promote(self.expr, self.kinds | {"score": "float"})
         found = value(expr, values, self.device, self.state)
         return found.expand(_joined(shapes))
+
+
+@lru_cache(maxsize=1024)
+def _renamed(expr: Expr, tables: tuple[str, ...], prefix: str) -> Expr:
+    new = {name: f"{prefix}{k}" for k, name in enumerate(tables)}
+    return ir_tables.renamed(expr, new.__getitem__)
 
 
 def _joined(shapes: Sequence[torch.Size]) -> torch.Size:
@@ -102,17 +108,26 @@ def device_of(values: Sequence[Any]) -> torch.device:
 
 def check_sizes(bound: Bound, ranges: Mapping[str, int]) -> None:
     """Positions that tables are indexed with directly exist; `ranges` has a length for each."""
-    env = {name: integers(0, max(n - 1, 0)) for name, n in ranges.items()}
-    env |= {name: integers(n, n) for name, n in bound.numbers.items()}
-    for read in ir_tables.reads(bound.expr):
+    shapes = tuple([(n, t.shape) for n, t in bound.tables.items()])
+    _sizes_fit(bound.expr, shapes, tuple(bound.numbers.items()), tuple(ranges.items()))
+
+
+@lru_cache(maxsize=1024)
+def _sizes_fit(
+    expr: Expr, shapes: tuple[tuple[str, torch.Size], ...], numbers: tuple[tuple[str, int], ...],
+    ranges: tuple[tuple[str, int], ...],
+) -> None:  # fmt: skip
+    sizes = dict(shapes)
+    env = {name: integers(0, max(n - 1, 0)) for name, n in ranges}
+    env |= {name: integers(n, n) for name, n in numbers}
+    for read in ir_tables.reads(expr):
         name, indices = ir_tables.split(read)
         for dim, index in indices.items():
             found = names(index)
-            length = bound.tables[name].shape[dim]
             if found and _exact(index) and set(found) <= set(env):
                 highest = bounds(index, env).hi
-                if highest >= length:
-                    raise _too_short(bound.tables[name], dim, index, int(highest))
+                if highest >= sizes[name][dim]:
+                    raise _too_short(sizes[name], dim, index, int(highest))
 
 
 def _exact(index: Expr) -> bool:
@@ -124,12 +139,12 @@ def _exact(index: Expr) -> bool:
     return moved and not set(names(*rest)) & set(_POSITIONS) and _exact(first)
 
 
-def _too_short(table: Tensor, dim: int, index: Expr, highest: int) -> ShapeError:
+def _too_short(shape: torch.Size, dim: int, index: Expr, highest: int) -> ShapeError:
     return ShapeError(
         message(
             "a tensor of a mask or score is too short for this call",
             expected=f"dimension {dim}, indexed by {show(index)}, to reach {highest}",
-            came=f"a tensor of shape {tuple(table.shape)}",
+            came=f"a tensor of shape {tuple(shape)}",
             do="give one entry for each query, key, head or batch it is indexed with",
         )
     )

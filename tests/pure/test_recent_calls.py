@@ -1,0 +1,116 @@
+"""Calls that come again: by the tensors they are given, not by those that were given first."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+import fusedreduce as fr
+from fusedreduce.errors import FusedReduceError, ShapeError
+
+recent = importlib.import_module("fusedreduce.api.recent")
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    recent._calls.clear()
+    yield
+    recent._calls.clear()
+
+
+def heads(S: int = 70) -> list[Tensor]:
+    return [torch.randn(2, 2, S, 8, dtype=torch.float64) for _ in "qkv"]
+
+
+def plain(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, bias: Tensor | float = 0.0) -> Tensor:
+    scores = (q @ k.mT) / q.shape[3] ** 0.5 + bias
+    return scores.masked_fill(~seen, float("-inf")).softmax(-1) @ v
+
+
+def same(ids: Tensor) -> Tensor:
+    return ids[:, None] == ids[None, :]
+
+
+def documents(seed: int, S: int = 70) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, 4, (S,), generator=generator).sort().values
+
+
+def test_each_call_reads_its_own_mask() -> None:
+    q, k, v = heads()
+    for seed in range(6):
+        ids = documents(seed)
+        out = fr.attention(q, k, v, mask=fr.masks.document(ids))
+        assert torch.allclose(out, plain(q, k, v, same(ids)))
+    assert len(recent._calls) == 1
+
+
+def test_a_mask_whose_tensor_is_written_to() -> None:
+    q, k, v = heads()
+    ids = documents(0)
+    mask = fr.masks.document(ids)
+    for seed in range(5):
+        ids.copy_(documents(seed))
+        assert torch.allclose(fr.attention(q, k, v, mask=mask), plain(q, k, v, same(ids)))
+
+
+def test_gradients_of_a_score_that_reads_a_learned_tensor() -> None:
+    q, k, v = (t.requires_grad_() for t in heads())
+    for _ in range(4):
+        slopes = torch.randn(2, dtype=torch.float64, requires_grad=True)
+        ids = documents(1)
+        score = fr.score(lambda s, b, h, i, j, t=slopes: s + t[h] * (i - j))
+        out = fr.attention(q, k, v, score_mod=score, mask=fr.masks.document(ids))
+        step = torch.arange(70)[:, None] - torch.arange(70)
+        right = plain(q, k, v, same(ids), slopes[:, None, None] * step)
+        up = torch.randn_like(out)
+        found, wanted = (torch.autograd.grad(o, (q, k, v, slopes), up) for o in (out, right))
+        assert torch.allclose(out, right)
+        for f, w in zip(found, wanted, strict=True):
+            assert torch.allclose(f, w)
+
+
+def test_no_gradient_where_none_is_asked_for() -> None:
+    q, k, v = heads()
+    learned = torch.randn(2, dtype=torch.float64, requires_grad=True)
+    score = fr.score(lambda s, b, h, i, j: s * learned[h])
+    for _ in range(3):
+        with torch.no_grad():
+            assert not fr.attention(q, k, v, score_mod=score).requires_grad
+        assert fr.attention(q, k, v, score_mod=score).requires_grad
+
+
+def test_one_tensor_in_mask_and_score_and_then_two() -> None:
+    """A call whose mask and score read one tensor does not answer for one that reads two."""
+    q, k, v = heads()
+    for one, other in ((1, 1), (1, 2), (2, 1), (2, 2), (1, 2)):
+        a, b = documents(one), documents(other)
+        b = a if one == other else b
+        out = fr.attention(
+            q, k, v, mask=fr.masks.document(a),
+            score_mod=fr.score(lambda s, bb, h, i, j, t=b: s + t[j]),
+        )  # fmt: skip
+        assert torch.allclose(out, plain(q, k, v, same(a), b.double()[None, :]))
+
+
+def test_what_was_refused_is_refused_again() -> None:
+    q, k, v = heads()
+    good, short = documents(0), documents(0, 69)
+    for _ in range(3):
+        fr.attention(q, k, v, mask=fr.masks.document(good))
+        with pytest.raises(ShapeError, match="too short"):
+            fr.attention(q, k, v, mask=fr.masks.document(short))
+        with pytest.raises(FusedReduceError):
+            fr.attention(q, k, v[:, :1], mask=fr.masks.document(good))
+
+
+def test_strides_and_dtypes_of_a_masks_tensor() -> None:
+    q, k, v = heads()
+    every = torch.stack([documents(s) for s in range(2)], 1)
+    for ids in (every[:, 0], every[:, 1], every[:, 0].int(), every[:, 1].contiguous()) * 2:
+        out = fr.attention(q, k, v, mask=fr.masks.document(ids))
+        assert torch.allclose(out, plain(q, k, v, same(ids)))
