@@ -179,25 +179,34 @@ def compare(page: Page, f: Feature, shape: tuple[int, ...], budget: float, devic
     """One row, and what is wrong; `alone` has the times of the first feature."""
     inputs = inputs_of(f, shape, device)
     up = torch.randn_like(inputs[0])
-    fns = implementations(f, device)
     complaint = right(f, inputs, up)
-    compared = {n: fn for n, fn in fns.items() if n == "ours" or f.peer == "FlexAttention"}
-    wrong = [f"{f.name}, {n}: {told}" for n, fn in compared.items() if (told := complaint(fn))]
-    made = {n: fn(*inputs) for n, fn in fns.items()}
+    wrong, failed, runs = [], "-", {}
+    for name, fn in implementations(f, device).items():
+        try:
+            told = complaint(fn) if name == "ours" or f.peer == "FlexAttention" else ""
+            out = fn(*inputs)
+            torch.autograd.grad(out, inputs, up, retain_graph=True)
+        except Exception as reason:  # a peer that cannot is told in its cell; ours never hides
+            if name == "ours":
+                raise
+            failed = type(reason).__name__
+            continue
+        wrong += [f"{f.name}, {name}: {told}"] * bool(told)
+        runs[name] = fn, out
     back = interleaved(
         {n: lambda y=y: torch.autograd.grad(y, inputs, up, retain_graph=True)
-         for n, y in made.items()}, device, budget,
+         for n, (_, y) in runs.items()}, device, budget,
     )  # fmt: skip
     with torch.no_grad():
-        calls = {n: lambda fn=fn: fn(*inputs) for n, fn in fns.items()}
+        calls = {n: lambda fn=fn: fn(*inputs) for n, (fn, _) in runs.items()}
         ahead = interleaved(calls, device, budget)
     cells = []
     for way, ms in (("forward", ahead), ("backward", back)):
         part = ms["ours"] / alone.setdefault(way, ms["ours"])
-        peer = f"{ms['peer']:.3f}" if "peer" in ms else "-"
+        peer = f"{ms['peer']:.3f}" if "peer" in ms else failed
         cells += [f"{ms['ours']:.3f}", f"{part:.2f}", peer]
     page.row(f.name, f.peer, *cells)
-    del made
+    del runs
     released(device)
     return wrong
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ from fusedreduce.api.pairwise import PairCall
 from fusedreduce.declare.reduction import Reduction, require_reduction
 from fusedreduce.errors import OperandError, OptionError, ShapeError, message
 from fusedreduce.masks import causal
+from fusedreduce.masks import mask as mask_of
+from fusedreduce.masks import score as score_of
 from fusedreduce.reductions import SoftmaxSum, SoftmaxSumEntropy
 from fusedreduce.run import merging, opaque
 from fusedreduce.trace.compiled import outside_graphs
@@ -91,6 +94,8 @@ def attention(
     others: tuple[Tensor, ...] = ()
     compiling, key = torch.compiler.is_compiling(), None
     if not compiling:
+        mask = mask_of(mask) if type(mask) is FunctionType else mask
+        score_mod = score_of(score_mod) if type(score_mod) is FunctionType else score_mod
         names = aux if isinstance(aux, tuple) else (aux,)
         options = (is_causal, scale, enable_gqa, dropout_p, rng_seed, sinks, deterministic,
                    q_offset, k_offset, impl, *names)  # fmt: skip

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusedreduce.pair import Pair
 from fusedreduce.plan.device import Device, device
 from fusedreduce.plan.rows import BYTES
+from fusedreduce.program import widest
+
+Tile = tuple[int, int, int, int]  # queries, keys, warps, stages
 
 HOPPER = (9, 0)
 DIRECTIONS = ("forward", "keys", "queries", "tables", "diagonals")
@@ -19,7 +23,7 @@ class PairPlan:
 
     direction   "forward"; "keys" (key blocks outside: d k, d v); "queries" (query blocks: d q);
                 "tables", "diagonals" (a block of both, a diagonal of them: sums for a table)
-    shared      bytes of shared memory that the tiles take, times the stages
+    shared      bytes of shared memory that tiles and what is read of tables take, times the stages
     registers   32-bit registers of a thread for score tile, state, accumulators
     descriptors tiles are copied by tensor descriptors: the device has hardware for it
     """
@@ -63,7 +67,7 @@ def padded(width: int) -> int:
 #: Measured on an H200 (bf16, tensor descriptors): at 128 wide 64 x 64 with 4 warps runs at 0.8 of
 #: cuDNN, two programs on each multiprocessor; eight warps with 128 rows are slower.
 _TRIED = {
-    "forward": ((64, 64, 4, 3), (128, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1),
+    "forward": ((64, 64, 4, 3), (64, 64, 4, 2), (128, 64, 8, 2), (64, 32, 4, 2), (32, 32, 4, 1),
                 (16, 16, 4, 1)),
     "keys": ((64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 8, 2), (32, 64, 8, 2), (32, 32, 4, 1),
              (16, 16, 4, 1)),
@@ -72,6 +76,8 @@ _TRIED = {
     "tables": ((64, 64, 4, 3), (64, 64, 4, 2), (64, 64, 8, 2), (32, 32, 4, 1), (16, 16, 4, 1)),
 }  # fmt: skip
 _TRIED["diagonals"] = _TRIED["tables"]  # as many queries as keys
+#: Where tiles are read by address, four warps have no registers left for addresses.
+_BY_ADDRESS = {**_TRIED, "forward": ((64, 64, 4, 3), (128, 64, 8, 2), *_TRIED["forward"])}
 #: Exact products of float32 and float64 do without tensor cores: whole operand tiles lie in
 #: registers. The least spills, read from the compiler at 64 and at 128 wide (sm_90).
 _EXACT = {
@@ -87,6 +93,7 @@ WARPS = 8  # that a multiprocessor should hold: programs of four warps come in p
 FEWEST_KEYS = 1024  # of a row whose keys are split: a second kernel merges the splits
 LEAST_KEYS = 256  # of one split
 MOST_SPLITS = 16
+EXCHANGED = 1024  # bytes at most by which warps reduce rows together
 STATES = 32  # keys of a split for one query: states are then a sixteenth of what is read
 
 
@@ -94,7 +101,7 @@ def plan(
     pair: Pair,
     direction: str,
     capability: tuple[int, int] = HOPPER,
-    tile: tuple[int, int, int, int] | None = None,
+    tile: Tile | None = None,
     exact: bool = False,
 ) -> PairPlan:
     """The first tile whose operands fit in shared memory and whose values fit in registers.
@@ -103,7 +110,8 @@ def plan(
     exact  products without tensor cores
     """
     limits = device(capability)
-    tried: tuple[tuple[int, int, int, int], ...] = _TRIED[direction]
+    lists: Mapping[str, Sequence[Tile]] = _TRIED if capability >= HOPPER else _BY_ADDRESS
+    tried = lists[direction]
     if exact:
         tried = _EXACT[direction][max(pair.D, pair.DV) > EXACT_WIDTH :]
     for queries, keys, warps, stages in (tile,) if tile else tried:
@@ -118,7 +126,9 @@ def plan(
 
 
 def fits(made: PairPlan, limits: Device) -> bool:
-    return made.shared * beside(made) <= limits.shared_bytes and made.registers <= ROOM
+    """NOTE: documents in int64 took 1072 bytes more than the tiles, and so half of the device."""
+    shared = (made.shared + EXCHANGED) * beside(made)
+    return shared <= limits.shared_bytes and made.registers <= ROOM
 
 
 def beside(made: PairPlan) -> int:
@@ -158,7 +168,17 @@ def shared_bytes(pair: Pair, direction: str, queries: int, keys: int, stages: in
     if direction in ("tables", "diagonals"):
         return stages * (by_query * queries + by_key * keys)
     inner, outer = (by_query * queries, by_key * keys)[:: 1 if direction == "keys" else -1]
-    return outer + stages * inner
+    read = read_bytes(pair, direction, queries, keys)
+    return outer + stages * inner + (stages - 1) * read
+
+
+def read_bytes(pair: Pair, direction: str, queries: int, keys: int) -> int:
+    """Of tables, for one block of the inner axis: the compiler copies these ahead as well."""
+    dtypes = {t.name: t.dtype for t in pair.tables}
+    sizes = {"element": queries * keys, "row": queries, "column": keys}
+    inner = ("element", "row" if direction == "keys" else "column")
+    places = [(r.table, widest(map(pair.place, r.indices))) for r in pair.reads]
+    return sum(BYTES[dtypes[n]] * sizes[place] for n, place in places if place in inner)
 
 
 def registers(pair: Pair, direction: str, queries: int, keys: int, warps: int) -> int:

@@ -18,11 +18,10 @@ from fusedreduce.kernels.rows import PrintedKernel
 from fusedreduce.masks.ranges import key_ranges, query_ranges
 from fusedreduce.pair import Pair
 from fusedreduce.plan import pairs as pair_plans
-from fusedreduce.plan.pairs import PairPlan
+from fusedreduce.plan.pairs import PairPlan, Tile
 from fusedreduce.run import launch
 from fusedreduce.run.pair_inputs import PairInputs
 
-Tile = tuple[int, int, int, int]  # queries, keys, warps, stages
 _LIES = re.compile(r"_(stride|size)_\d+$")
 
 

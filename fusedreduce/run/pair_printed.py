@@ -17,11 +17,11 @@ from fusedreduce.kernels.rows import print_rows
 from fusedreduce.pair import Pair
 from fusedreduce.plan import rows as row_plans
 from fusedreduce.plan.layout import layout
+from fusedreduce.plan.pairs import Tile
 from fusedreduce.program import Program
 from fusedreduce.run import launch
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.run.pair_kernels import (
-    Tile,
     backward_kernel,
     blocks_of,
     capability,

@@ -15,11 +15,10 @@ from fusedreduce.kernels.pair_frame import Blocks
 from fusedreduce.kernels.pairs_tables import TablePrinter
 from fusedreduce.kernels.rows import PrintedKernel
 from fusedreduce.pair import Pair
-from fusedreduce.plan.pairs import PairPlan
+from fusedreduce.plan.pairs import PairPlan, Tile
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.run.pair_kernels import (
     Loaded,
-    Tile,
     capability,
     loaded,
     plan_of,

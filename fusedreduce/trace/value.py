@@ -6,6 +6,7 @@ import inspect
 import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import torch
@@ -165,6 +166,9 @@ def _function_name(func: Any) -> str:
     return str(getattr(func, "__name__", func)).removeprefix("special_").strip("_")
 
 
+_signature = lru_cache(maxsize=512)(inspect.signature)
+
+
 def _first_traced(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Traced:
     values = [*args, *kwargs.values()]
     values += [v for a in values if isinstance(a, (tuple, list)) for v in a]
@@ -185,13 +189,14 @@ def apply(
             args, kwargs = (kwargs[key], *args), {k: v for k, v in kwargs.items() if k != key}
     if "other" in kwargs:
         args, kwargs = (*args, kwargs["other"]), {k: v for k, v in kwargs.items() if k != "other"}
+    known = _signature(inspect.unwrap(function))
     try:
-        inspect.signature(function).bind(*args, **kwargs)
+        known.bind(*args, **kwargs)
     except TypeError as error:
         raise refuse(
             f"arguments of {name} that the language does not know",
             came=f"{name}({', '.join([*('...' for _ in args), *(f'{k}=' for k in kwargs)])})",
-            expected=f"{name}{inspect.signature(function)}",
+            expected=f"{name}{known}",
             do=f"{error}; compose it from the language's operations",
         ) from None
     return first.settle(lambda: function(*args, **kwargs), call)
