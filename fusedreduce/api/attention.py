@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fusedreduce import pipeline
 from fusedreduce.api import recent
 from fusedreduce.api.dropout import dropout_of
 from fusedreduce.api.pair_arguments import (
@@ -24,13 +23,14 @@ from fusedreduce.api.pair_arguments import (
     shifts,
 )
 from fusedreduce.api.pairwise import PairCall
+from fusedreduce.api.sinks import with_sinks
 from fusedreduce.declare.reduction import Reduction, require_reduction
 from fusedreduce.errors import OperandError, OptionError, ShapeError, message
 from fusedreduce.masks import causal
 from fusedreduce.masks import mask as mask_of
 from fusedreduce.masks import score as score_of
 from fusedreduce.reductions import SoftmaxSum, SoftmaxSumEntropy
-from fusedreduce.run import merging, opaque
+from fusedreduce.run import opaque
 from fusedreduce.trace.compiled import outside_graphs
 
 
@@ -155,30 +155,6 @@ def _attention(
     else:
         found = with_sinks(call, sinks)
     return (found["out"], {n: found[n] for n in wanted}) if wanted else found["out"]
-
-
-def with_sinks(call: PairCall, sinks: Any) -> dict[str, Tensor]:
-    """A virtual key a head, as a seed: its state is merged with that of the keys."""
-    heads = call.q.shape[1]
-    if not isinstance(sinks, Tensor) or sinks.shape != (heads,) or not sinks.is_floating_point():
-        came = f"{tuple(sinks.shape)}, {sinks.dtype}" if isinstance(sinks, Tensor) else repr(sinks)
-        raise ShapeError(
-            message("attention: `sinks` are no logits of heads", came=came,
-                    expected=f"a float tensor of shape ({heads},), one a head of q")
-        )  # fmt: skip
-    gauge = pipeline.certified(call.R.record)[0].gauge
-    # NOTE: a transform may differentiate twice without telling; autograd tells (`Plan.joint`).
-    transformed = torch._C._functorch.peek_interpreter_stack() is not None
-    which = "joint" if set(call.outputs) <= set(gauge) and not transformed else "whole"
-    state, record = call.state(which), call.record(which)
-    like = min(state.values(), key=Tensor.dim)
-    floats = next(t.dtype for t in state.values() if t.is_floating_point())
-    logits = sinks.to(floats)[:, None].expand(like.shape)
-    nothing = dict.fromkeys(record.payloads, torch.zeros_like(logits))
-    sink = merging.lift(record, {record.operands[0]: logits} | nothing)
-    seed = {n: (t[..., None] if t.dim() < state[n].dim() else t).expand(state[n].shape)
-            for n, t in sink.items()}  # fmt: skip
-    return call.finished(which, call.merged(which, seed, state))
 
 
 # ---- arguments ---------------------------------------------------------------------------------

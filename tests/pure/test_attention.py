@@ -203,3 +203,47 @@ def test_offsets_are_pieces_of_the_whole() -> None:
     )
     late = fr.attention(q[:, :, 9:], k[:, :, 5:], v[:, :, 5:], q_offset=9, k_offset=5, **arguments)
     torch.testing.assert_close(late, whole[:, :, 9:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("low", [-INF, -3.0, 2.0, 30.0])
+def test_sinks_in_16_bits(dtype, low) -> None:
+    """By out and lse: as by states, of small and large sinks, of queries that see nothing."""
+    tensors = inputs(2, 4, 2, 9, 12, 16, dtype=dtype)
+    sinks = torch.randn(4).clamp(max=1.0).add(low).requires_grad_(low > -INF)
+    mask = lambda b, h, i, j: (i != 3) & (j <= i + 2)
+    options = {"mask": mask, "enable_gqa": True, "aux": ("lse",)}
+    wide = [t.detach().double().requires_grad_() for t in (*tensors, sinks)]
+    out, more = fr.attention(*tensors, sinks=sinks, **options)
+    right, states = fr.attention(*wide[:3], sinks=wide[3], **options)
+    assert out.dtype == dtype
+    assert more["lse"].dtype == torch.float32
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(out.double(), right, atol=4 * eps, rtol=4 * eps)
+    torch.testing.assert_close(more["lse"].double(), states["lse"], atol=1e-5, rtol=1e-5)
+    assert (out[:, :, 3] == 0).all()
+    if not sinks.requires_grad:
+        return
+    up, slope = torch.randn_like(right), torch.randn_like(states["lse"])
+    found = torch.autograd.grad(
+        (out, more["lse"]), (*tensors, sinks), (up.to(dtype), slope.float())
+    )
+    wanted = torch.autograd.grad((right, states["lse"]), wide, (up, slope))
+    for f, w in zip(found, wanted, strict=True):
+        torch.testing.assert_close(f.double(), w, atol=16 * eps, rtol=16 * eps)
+
+
+def test_sinks_of_another_declaration_in_16_bits() -> None:
+    """One whose state is not its results takes the way by states."""
+    from fusedreduce import pipeline
+    from fusedreduce.api.sinks import is_state
+    from fusedreduce.reductions import SoftmaxSum, SoftmaxSumEntropy
+
+    assert is_state(pipeline.certified(SoftmaxSum.record)[0])
+    assert not is_state(pipeline.certified(SoftmaxSumEntropy.record)[0])
+    tensors = inputs(1, 2, 2, 5, 7, 8, dtype=torch.bfloat16)
+    sinks = torch.randn(2)
+    out, more = fr.attention(*tensors, sinks=sinks, aux=("entropy",))
+    right = statistics(*(t.detach().double() for t in tensors), sinks.double())
+    torch.testing.assert_close(out.double(), right["out"], atol=0.03, rtol=0.03)
+    torch.testing.assert_close(more["entropy"].double(), right["entropy"], atol=1e-4, rtol=1e-4)
