@@ -22,7 +22,7 @@ from functools import lru_cache
 import torch
 import torch._functorch.config
 import torch.nn.functional as F
-from attention_peers import EPS, error
+from attention_peers import EPS, error, exact
 from attention_times import released
 from timing import Page, interleaved
 from torch import Tensor
@@ -40,25 +40,48 @@ DROPPED, CAP = 0.1, 30.0
 
 @dataclass(frozen=True)
 class Feature:
-    """`learned` says the shape of a float32 tensor with heads first (None: none), by H and S."""
+    """An option of attention by ours and by a peer.
+
+    learned   the shape of a float32 tensor with heads first (None: none), by H and S
+    plain     the formula, every score stored, in the dtype of q
+    """
 
     name: str
     ours: Attend
     peer: str
     theirs: Attend
+    plain: Attend
     learned: Callable[[int, int], tuple[int, ...]] | None = None
 
 
 def scored(name: str, score: Score, learned: Callable | None = None) -> Feature:
     """A score function, written once for both libraries: score(t...) is FlexAttention's."""
 
-    def ours(q: Tensor, k: Tensor, v: Tensor, *t: Tensor, **more: object) -> Tensor:
-        return fr.attention(q, k, v, is_causal=True, score_mod=score(*t), **more)
+    def ours(q: Tensor, k: Tensor, v: Tensor, *t: Tensor) -> Tensor:
+        return fr.attention(q, k, v, is_causal=True, score_mod=score(*t))
 
     def theirs(q: Tensor, k: Tensor, v: Tensor, *t: Tensor) -> Tensor:
         return flex_attention(q, k, v, score_mod=score(*t), block_mask=causal_blocks(q))
 
-    return Feature(name, ours, "FlexAttention", theirs, learned)
+    def plain(q: Tensor, k: Tensor, v: Tensor, *t: Tensor) -> Tensor:
+        b, h, i, j = indices(q)
+        scores = score(*t)(causal_scores(q, k, False), b, h, i, j).to(q.dtype)
+        return scores.masked_fill(i < j, float("-inf")).softmax(-1) @ v
+
+    return Feature(name, ours, "FlexAttention", theirs, plain, learned)
+
+
+def indices(q: Tensor) -> list[Tensor]:
+    """b, h, i, j along the dimensions of the scores."""
+    sizes = (*q.shape[:3], q.shape[2])
+    return [torch.arange(n, device=q.device).reshape([-1 if d == k else 1 for d in range(4)])
+            for k, n in enumerate(sizes)]  # fmt: skip
+
+
+def causal_scores(q: Tensor, k: Tensor, masked: bool = True) -> Tensor:
+    _, _, i, j = indices(q)
+    scores = q @ k.mT / q.shape[3] ** 0.5
+    return scores.masked_fill(i < j, float("-inf")) if masked else scores
 
 
 @lru_cache(maxsize=1)
@@ -87,8 +110,8 @@ def per_distance(table: Tensor) -> Callable[..., Tensor]:
     return lambda s, b, h, i, j: s + table[h, i - j + middle]
 
 
-def sinks_ours(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor, **more: object) -> Tensor:
-    return fr.attention(q, k, v, is_causal=True, sinks=sinks, **more)
+def sinks_ours(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+    return fr.attention(q, k, v, is_causal=True, sinks=sinks)
 
 
 def sinks_flex(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
@@ -97,8 +120,19 @@ def sinks_flex(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
     return out * torch.sigmoid(lse - sinks[:, None])[..., None].to(out.dtype)
 
 
+def sinks_plain(q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+    scores = causal_scores(q, k)
+    sink = sinks.to(q.dtype)[:, None, None].expand(*scores.shape[:3], 1)
+    return torch.cat([scores, sink], -1).softmax(-1)[..., :-1] @ v
+
+
 def dropout_ours(q: Tensor, k: Tensor, v: Tensor, **more: object) -> Tensor:
     return fr.attention(q, k, v, is_causal=True, dropout_p=DROPPED, rng_seed=7, **more)
+
+
+def dropout_plain(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """The pairs that ours drops."""
+    return dropout_ours(q, k, v, impl="eager")
 
 
 def dropout_sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -114,8 +148,10 @@ FEATURES = (
     scored("learned slope a head", per_head, lambda H, S: (H,)),
     scored("learned bias of keys", per_key, lambda H, S: (H, S)),
     scored("learned bias of distances", per_distance, lambda H, S: (H, 2 * S - 1)),
-    Feature("learned sinks", sinks_ours, "FlexAttention", sinks_flex, lambda H, S: (H,)),
-    Feature("dropout", dropout_ours, "SDPA flash", dropout_sdpa),
+    Feature(
+        "learned sinks", sinks_ours, "FlexAttention", sinks_flex, sinks_plain, lambda H, S: (H,)
+    ),
+    Feature("dropout", dropout_ours, "SDPA flash", dropout_sdpa, dropout_plain),
 )
 
 
@@ -145,7 +181,8 @@ def right(f: Feature, inputs: tuple[Tensor, ...], up: Tensor) -> Callable[[Atten
 
     def plain(dtype: torch.dtype) -> list[Tensor]:
         given = tuple((t.to(dtype) if t.dim() == 4 else t).requires_grad_() for t in head)
-        return results(lambda *t: f.ours(*t, impl="eager"), given, first_head((up,))[0])
+        with exact():
+            return results(f.plain, given, first_head((up,))[0])
 
     single, half = plain(torch.float32), plain(torch.bfloat16)
 
