@@ -45,6 +45,7 @@ def mask_of(name: str, Sq: int, Sk: int, device: torch.device) -> Any:
         "keys that are there, causal": lambda b, h, i, j: kept[b, j] & (i >= j),
         "a prefix a batch, or causal": lambda b, h, i, j: (j < limit[b]) | (i >= j),
         "a prefix a head": lambda b, h, i, j: (j < limit[h] + 1) | (ids[i] > ids[j]),
+        "a second limit a batch": lambda b, h, i, j: (j < per_batch[b, 1]) | (ids[i] > ids[j]),
         "not before": lambda b, h, i, j: ~(ids[i] < ids[j] + 2),
         "no query": lambda b, h, i, j: (ids[i] > 10**6) & (i >= j),
         "every second query": lambda b, h, i, j: (i % 2 == 0) & (few[j] > 0),
@@ -59,8 +60,9 @@ def mask_of(name: str, Sq: int, Sk: int, device: torch.device) -> Any:
 MASKS = (
     "causal", "documents", "int32 documents", "documents and causal", "documents in a window",
     "other documents", "few kinds in any order", "documents of a batch", "keys that are there",
-    "keys that are there, causal", "a prefix a batch, or causal", "a prefix a head", "not before",
-    "no query", "every second query", "packed sequences", "floats", "neighbours",
+    "keys that are there, causal", "a prefix a batch, or causal", "a prefix a head",
+    "a second limit a batch", "not before", "no query", "every second query", "packed sequences",
+    "floats", "neighbours",
 )  # fmt: skip
 PRINTED = frozenset(MASKS) - {"floats", "neighbours"}
 

@@ -94,7 +94,7 @@ def key_of_call(
     if not (on_gpu and k.is_cuda and v.is_cuda) and not (q.is_cpu and k.is_cpu and v.is_cpu):
         return None
     kinds = tuple(map(type, options))
-    if not NUMBERS.issuperset(kinds):
+    if not NUMBERS.issuperset(kinds) or not isinstance(R, type):
         return None
     if torch.is_autocast_enabled("cuda" if on_gpu else "cpu") or not is_free():
         return None

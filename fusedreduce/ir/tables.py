@@ -66,7 +66,7 @@ def split(read: Expr) -> tuple[str, Mapping[int, Expr]]:
     found: dict[int, Expr] = {}
     while not is_const(offset, 0):
         offset, term = offset.args if offset.op == "add" else (const(0), offset)
-        index, step = term.args
+        index, step = term.args if term.op == "mul" else (const(1), term)  # 1 * s is folded to s
         part = _PART.match(str(step.value))
         assert part is not None, f"not an element of {table}: {read}"
         found[int(part[4])] = index

@@ -114,3 +114,12 @@ def test_strides_and_dtypes_of_a_masks_tensor() -> None:
     for ids in (every[:, 0], every[:, 1], every[:, 0].int(), every[:, 1].contiguous()) * 2:
         out = fr.attention(q, k, v, mask=fr.masks.document(ids))
         assert torch.allclose(out, plain(q, k, v, same(ids)))
+
+
+@pytest.mark.parametrize("reduction", [[], {}, None])
+def test_what_is_no_reduction_and_has_no_hash(reduction: object) -> None:
+    q, k, v = heads()
+    for _ in range(2):
+        fr.attention(q, k, v)
+        with pytest.raises(FusedReduceError, match="not a declaration"):
+            fr.attention(q, k, v, reduction=reduction)  # type: ignore[arg-type]
