@@ -49,8 +49,10 @@ def mask_of(name: str, Sq: int, Sk: int, device: torch.device) -> Any:
         "not before": lambda b, h, i, j: ~(ids[i] < ids[j] + 2),
         "no query": lambda b, h, i, j: (ids[i] > 10**6) & (i >= j),
         "every second query": lambda b, h, i, j: (i % 2 == 0) & (few[j] > 0),
-        "packed sequences": fr.masks.cu_seqlens(torch.tensor([0, Sq // 3, Sq // 2, Sq]),
-                                                torch.tensor([0, Sk // 2, Sk // 2, Sk - 1])),
+        "packed sequences": fr.masks.cu_seqlens(
+            torch.tensor([0, Sq // 3, Sq // 2, Sq], device=device),
+            torch.tensor([0, Sk // 2, Sk // 2, Sk - 1], device=device),
+        ),
         "floats": lambda b, h, i, j: weight[i] > weight[j],
         "neighbours": lambda b, h, i, j: ((i // 8 - j // 8).abs() <= 2) & (few[j] > 0),
     }  # fmt: skip
