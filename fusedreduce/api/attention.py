@@ -94,17 +94,20 @@ def attention(
     others: tuple[Tensor, ...] = ()
     compiling, key = torch.compiler.is_compiling(), None
     if not compiling:
-        mask = mask_of(mask) if type(mask) is FunctionType else mask
-        score_mod = score_of(score_mod) if type(score_mod) is FunctionType else score_mod
         names = aux if isinstance(aux, tuple) else (aux,)
         options = (is_causal, scale, enable_gqa, dropout_p, rng_seed, sinks, deterministic,
                    q_offset, k_offset, impl, *names)  # fmt: skip
-        others = recent.others_of(mask, score_mod)
-        key = recent.key_of_call(reduction, q, k, v, mask, score_mod, others, options)
+        key, others = recent.key_of_call(reduction, q, k, v, mask, score_mod, options)
         again = recent.find(key)
         if again is not None:
             found = again(q, k, v, others)
             return (found["out"], {n: found[n] for n in names}) if names else found["out"]
+        if type(mask) is FunctionType:
+            mask = mask_of(mask)
+            key = key if mask.replayable else None
+        if type(score_mod) is FunctionType:
+            score_mod = score_of(score_mod)
+            key = key if score_mod.replayable else None
     given = dict(
         mask=mask, score_mod=score_mod, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa,
         dropout_p=dropout_p, rng_seed=rng_seed, sinks=sinks, aux=aux, deterministic=deterministic,

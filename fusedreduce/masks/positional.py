@@ -23,6 +23,7 @@ class Positional:
     expr      over b, h, i, j, Sq, Sk and reads of tables t0, t1, ... (of a score: the score too)
     sources   what the tables are, by their place
     label     how it was made, for messages and headers
+    replayable   it was traced from a function that says the same over other tensors alike
     text      expression and sources without the tensors: what keys of compiled programs hold
     """
 
@@ -31,6 +32,7 @@ class Positional:
     expr: Expr
     sources: Sources = ()
     label: str = ""
+    replayable: bool = False
     text: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -194,4 +194,5 @@ def mask(fn: Callable[..., Any] | Mask) -> Mask:
             )
         )
     expr, sources = tables.used(tables.tidy(traced.expr), traced.tables)
-    return Mask(expr, sources, f"mask({getattr(fn, '__name__', type(fn).__name__)})")
+    label = f"mask({getattr(fn, '__name__', type(fn).__name__)})"
+    return Mask(expr, sources, label, traced.replayable)

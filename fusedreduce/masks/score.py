@@ -57,4 +57,5 @@ def score(fn: Callable[..., Any] | Score) -> Score:
         )
     expr = traced.expr if traced.kind == "float" else cast(traced.expr, "float")
     expr, sources = tables.used(expr, traced.tables)
-    return Score(expr, sources, f"score({getattr(fn, '__name__', type(fn).__name__)})")
+    label = f"score({getattr(fn, '__name__', type(fn).__name__)})"
+    return Score(expr, sources, label, traced.replayable)

@@ -122,10 +122,15 @@ def unindexed(table: Tensor, left: int) -> DeclarationError:
 
 
 class Captures:
-    """The tensors met so far: one table for each distinct object."""
+    """The tensors met so far: one table for each distinct object.
+
+    replayable   tensors were indexed and asked for their shapes, nothing else: over others that
+                 lie as they do the function says the same
+    """
 
     def __init__(self) -> None:
         self.tables: list[Any] = []
+        self.replayable = True
 
     def name(self, table: Any) -> str:
         for k, known in enumerate(self.tables):
@@ -230,10 +235,18 @@ class Captured(TorchFunctionMode):
         if name in _LIFTED and tensors and all(t.ndim == 0 for t in tensors):
             first, *others = map(self.captures.lifted, args)
             return apply(name, (first, *others), kwargs)
+        self.captures.replayable &= func in _FACTS
         made = func(*args, **kwargs)
         if name in _FACTORIES and made.ndim == 0:
             return self.captures.constant(made.item(), made.dtype)
         return made
+
+
+#: What may be asked of tensors and dtypes that no value decides.
+_FACTS: frozenset[Any] = frozenset((
+    *(getattr(Tensor, name).__get__ for name in ("shape", "ndim", "dtype", "device")),
+    Tensor.size, Tensor.dim, Tensor.numel, Tensor.__len__, torch.promote_types,
+))  # fmt: skip
 
 
 def _name(func: Any) -> str:

@@ -51,6 +51,7 @@ class Indexed:
     reads: tuple[Read, ...] = ()
     prefix: str = "t"
     names: Names = field(default_factory=Names)
+    replayable: bool = True  # see `Captures`
 
     @property
     def table_names(self) -> tuple[str, ...]:
@@ -104,7 +105,8 @@ def trace_indexed(fn: Callable[..., Any], arguments: Sequence[str] = INDICES) ->
         value = _called(fn, values)
     expr, kind = to_expr(captures.lifted(value), "the result")
     tables = tuple(captures.tables)
-    return Indexed(expr, kind, tables, _reads(expr, tables), names=names)
+    reads = _reads(expr, tables)
+    return Indexed(expr, kind, tables, reads, names=names, replayable=captures.replayable)
 
 
 def _reads(expr: Expr, tables: tuple[Any, ...]) -> tuple[Read, ...]:

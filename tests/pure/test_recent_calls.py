@@ -123,3 +123,111 @@ def test_what_is_no_reduction_and_has_no_hash(reduction: object) -> None:
         fr.attention(q, k, v)
         with pytest.raises(FusedReduceError, match="not a declaration"):
             fr.attention(q, k, v, reduction=reduction)  # type: ignore[arg-type]
+
+
+# ---- plain functions -----------------------------------------------------------------------------
+
+
+def count_traces(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one whenever a mask or score is traced."""
+    attention = importlib.import_module("fusedreduce.api.attention")
+    traces: list[int] = []
+    for name in ("mask_of", "score_of"):
+        made = getattr(attention, name)
+        monkeypatch.setattr(attention, name, lambda fn, made=made: traces.append(1) or made(fn))
+    return traces
+
+
+def test_a_function_made_anew_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    traces = count_traces(monkeypatch)
+    q, k, v = heads()
+    step = torch.arange(70)[:, None] - torch.arange(70)
+    for turn in range(6):
+        slopes, ids = torch.randn(2, dtype=torch.float64), documents(turn)
+        out = fr.attention(
+            q, k, v, mask=lambda b, h, i, j, ids=ids: ids[i] == ids[j],
+            score_mod=lambda s, b, h, i, j, slopes=slopes: s + slopes[h] * (i - j),
+        )  # fmt: skip
+        assert torch.allclose(out, plain(q, k, v, same(ids), slopes[:, None, None] * step))
+    assert len(traces) <= 4  # what is prepared is kept from the second time on
+
+
+def test_numbers_that_a_function_captures() -> None:
+    q, k, v = heads()
+    every = torch.ones(70, 70, dtype=torch.bool)
+    i, j = torch.arange(70)[:, None], torch.arange(70)
+    for width in (3, 5, 3, 5, 7, 5) * 2:
+        out = fr.attention(q, k, v, mask=lambda b, h, i, j, w=width: (i - j).abs() < w)
+        assert torch.allclose(out, plain(q, k, v, every & ((i - j).abs() < width)))
+    for kind in (1, 1.0, True, 1, True) * 2:
+        seen = lambda b, h, i, j, kind=kind: i - j >= (3 if kind is True else 0)
+        out = fr.attention(q, k, v, mask=seen)
+        right = plain(q, k, v, i - j >= (3 if kind is True else 0)).nan_to_num(0.0)
+        assert torch.allclose(out, right)
+
+
+WIDTH = 4
+TABLE = torch.tensor(2)
+
+
+def inner(i: Tensor, j: Tensor) -> Tensor:
+    return (i - j).abs() < WIDTH
+
+
+def test_globals_that_a_function_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = heads()
+    i, j = torch.arange(70)[:, None], torch.arange(70)
+    for width in (4, 9, 4, 9, 1):
+        monkeypatch.setitem(globals(), "WIDTH", width)
+        for seen in (lambda b, h, i, j: (i - j).abs() < WIDTH, lambda b, h, i, j: inner(i, j)):
+            for _ in range(3):
+                out = fr.attention(q, k, v, mask=seen)
+                assert torch.allclose(out, plain(q, k, v, (i - j).abs() < width))
+
+
+class Config:
+    width = 4
+
+
+def test_values_that_a_function_takes_out_of_tensors_and_objects() -> None:
+    """What a trace cannot see change is traced anew."""
+    q, k, v = heads()
+    i, j = torch.arange(70)[:, None], torch.arange(70)
+    width, config, several, window = torch.tensor([4]), Config(), [4], {"width": 4}
+    ways = (
+        lambda b, h, i, j: (i - j).abs() < int(width[0]),
+        lambda b, h, i, j: (i - j).abs() < width.tolist()[0],
+        lambda b, h, i, j: (i - j).abs() < width.item(),
+        lambda b, h, i, j: (i - j).abs() < int(width.max()),
+        lambda b, h, i, j: (i - j).abs() < (width + 0)[h * 0],
+        lambda b, h, i, j: (i - j).abs() < config.width,
+        lambda b, h, i, j: (i - j).abs() < several[0],
+        lambda b, h, i, j: (i - j).abs() < window["width"],
+        lambda b, h, i, j: (i - j).abs() < int(width.numpy()[0]),
+    )
+    for new in (4, 4, 4, 9, 2, 9):
+        width.fill_(new)
+        config.width, several[0], window["width"] = new, new, new
+        for seen in ways:
+            out = fr.attention(q, k, v, mask=seen)
+            assert torch.allclose(out, plain(q, k, v, (i - j).abs() < new)), ways.index(seen)
+
+
+def test_shapes_that_a_function_asks_for() -> None:
+    q, k, v = heads()
+    step = torch.arange(70)[:, None] - torch.arange(70)
+    for length in (139, 141, 139, 141, 161) * 2:
+        table = torch.randn(2, length, dtype=torch.float64)
+        score = lambda s, b, h, i, j, t=table: s + t[h, i - j + t.shape[1] // 2]
+        out = fr.attention(q, k, v, score_mod=score)
+        every = torch.ones(70, 70, dtype=torch.bool)
+        assert torch.allclose(out, plain(q, k, v, every, table[:, step + length // 2]))
+
+
+def test_one_tensor_twice_and_two_tensors() -> None:
+    q, k, v = heads()
+    a, b_ = documents(1), documents(2)
+    for one, two in ((a, a), (a, b_), (b_, a), (b_, b_)) * 3:
+        seen = lambda b, h, i, j, x=one, y=two: (x[i] == x[j]) & (y[i] == y[j])
+        out = fr.attention(q, k, v, mask=seen)
+        assert torch.allclose(out, plain(q, k, v, same(one) & same(two)))
