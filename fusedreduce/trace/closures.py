@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Iterator
-from functools import lru_cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -20,8 +19,15 @@ from torch import Tensor
 
 NUMBERS = frozenset((type(None), bool, int, float, str, torch.dtype))
 TENSORS = frozenset((Tensor, torch.nn.Parameter))
-MODULES = frozenset((torch, math, F, builtins))
+MODULES = frozenset((torch, math, F))
+#: Builtins that look at their arguments alone; `globals`, `eval` and others do not.
+SAFE = frozenset((
+    "abs", "all", "any", "bool", "divmod", "enumerate", "float", "int", "isinstance", "len", "list",
+    "map", "max", "min", "pow", "range", "reversed", "round", "sorted", "str", "sum", "tuple",
+    "zip",
+))  # fmt: skip
 DEEP = 3  # functions that call functions
+MOST = 1024  # codes whose names are kept
 
 
 def parts_of(fn: FunctionType) -> tuple[Any, tuple[Tensor, ...]] | None:
@@ -39,6 +45,8 @@ def parts_of(fn: FunctionType) -> tuple[Any, tuple[Tensor, ...]] | None:
 
 def _function(fn: FunctionType, tensors: list[Tensor], deep: int) -> tuple[Any, ...] | None:
     found: list[Any] = [fn.__code__]
+    if fn.__dict__:  # it may read its own attributes
+        return None
     try:
         for value in _outside(fn):
             part = _part(value, tensors, deep)
@@ -60,13 +68,25 @@ def _outside(fn: FunctionType) -> Iterator[Any]:
     for name in _names(fn.__code__):
         if name in known:
             yield known[name]
+        elif hasattr(builtins, name) and name not in SAFE:
+            yield builtins  # of which `_part` knows nothing
 
 
-@lru_cache(maxsize=1024)
 def _names(code: CodeType) -> tuple[str, ...]:
-    """Names that are global, or attributes; of the functions inside too."""
-    inner = (n for c in code.co_consts if isinstance(c, CodeType) for n in _names(c))
-    return tuple(dict.fromkeys((*code.co_names, *inner)))
+    """Names that are global, or attributes; of the functions inside too.
+
+    NOTE: torch.compile warns where it meets a functools.lru_cache.
+    """
+    found = _codes.get(code)
+    if found is None:
+        inner = [n for c in code.co_consts if isinstance(c, CodeType) for n in _names(c)]
+        found = _codes[code] = tuple(dict.fromkeys((*code.co_names, *inner)))
+        if len(_codes) > MOST:
+            _codes.pop(next(iter(_codes)), None)
+    return found
+
+
+_codes: dict[CodeType, tuple[str, ...]] = {}
 
 
 def _part(value: Any, tensors: list[Tensor], deep: int) -> Any:
@@ -74,6 +94,8 @@ def _part(value: Any, tensors: list[Tensor], deep: int) -> Any:
     if kind in NUMBERS:
         return kind, value
     if kind in TENSORS:
+        if value.__dict__:
+            return None
         for at, known in enumerate(tensors):
             if known is value:
                 return "tensor", at
@@ -86,4 +108,13 @@ def _part(value: Any, tensors: list[Tensor], deep: int) -> Any:
         return _function(value, tensors, deep - 1) if deep else None
     if kind is ModuleType:
         return ("module", value) if value in MODULES else None
-    return ("function", value) if kind is BuiltinFunctionType else None
+    return ("function", value) if kind is BuiltinFunctionType and _is_pure(value) else None
+
+
+def _is_pure(function: Any) -> bool:
+    """Is it one of torch, math or SAFE, and not the method of some object?"""
+    home = function.__self__
+    if home is builtins:
+        return function.__name__ in SAFE
+    known = isinstance(home, ModuleType) and home.__name__.partition(".")[0] in ("math", "torch")
+    return home is None or known

@@ -189,11 +189,19 @@ class Config:
     width = 4
 
 
-def test_values_that_a_function_takes_out_of_tensors_and_objects() -> None:
+def test_values_that_a_function_takes_out_of_tensors_and_objects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What a trace cannot see change is traced anew."""
     q, k, v = heads()
     i, j = torch.arange(70)[:, None], torch.arange(70)
     width, config, several, window = torch.tensor([4]), Config(), [4], {"width": 4}
+    get, at, tagged, look, ticks = window.get, several.__getitem__, torch.ones(70), eval, [1]
+    clock = ticks.__len__
+
+    def own(b, h, i, j):
+        return (i - j).abs() < own.width
+
     ways = (
         lambda b, h, i, j: (i - j).abs() < int(width[0]),
         lambda b, h, i, j: (i - j).abs() < width.tolist()[0],
@@ -204,10 +212,20 @@ def test_values_that_a_function_takes_out_of_tensors_and_objects() -> None:
         lambda b, h, i, j: (i - j).abs() < several[0],
         lambda b, h, i, j: (i - j).abs() < window["width"],
         lambda b, h, i, j: (i - j).abs() < int(width.numpy()[0]),
+        lambda b, h, i, j: (i - j).abs() < get("width"),
+        lambda b, h, i, j: (i - j).abs() < at(0),
+        lambda b, h, i, j: (i - j).abs() < tagged.width,
+        lambda b, h, i, j: (i - j).abs() < globals()["WIDTH"],
+        lambda b, h, i, j: (i - j).abs() < eval("WIDTH"),
+        lambda b, h, i, j: (i - j).abs() < look("WIDTH"),
+        lambda b, h, i, j: (i - j).abs() < clock() * new,
+        own,
     )
     for new in (4, 4, 4, 9, 2, 9):
         width.fill_(new)
         config.width, several[0], window["width"] = new, new, new
+        tagged.width, own.width = new, new
+        monkeypatch.setitem(globals(), "WIDTH", new)
         for seen in ways:
             out = fr.attention(q, k, v, mask=seen)
             assert torch.allclose(out, plain(q, k, v, (i - j).abs() < new)), ways.index(seen)
