@@ -20,13 +20,12 @@ from functools import reduce
 from fusedreduce.declare import edges
 from fusedreduce.declare.parts import upstream_name
 from fusedreduce.declare.record import Field, Record
+from fusedreduce.gradient.extras import EXTREMES, contribution, extremes_of, first_of
 from fusedreduce.ir.differentiate import derivative
 from fusedreduce.ir.expr import Expr, call, const, is_const, names, substitute, var, where
 from fusedreduce.ir.simplify import simplify_node
 
 Parts = dict[str, Expr]
-EXTREMES = {"Max": "ArgMax", "Min": "ArgMin"}
-INF = float("inf")
 
 
 class NoBackward(Exception):
@@ -183,7 +182,7 @@ def _times(seed: Expr, d: Expr) -> Expr:
 
 def _through(record: Record, f: Field, seed: Expr, state: Mapping[str, Expr], first: int) -> Parts:
     """seed * d field / d operand; `state` holds the fields of `extras` too."""
-    if record.form == "general" and f.name not in _extremes(record):
+    if record.form == "general" and f.name not in extremes_of(record):
         return _by_slopes(record, f, seed)
     term = substitute(
         marked(contribution(record, f)), {mark(r): readable(record, r) for r in f.reads}
@@ -194,21 +193,13 @@ def _through(record: Record, f: Field, seed: Expr, state: Mapping[str, Expr], fi
         return _by_term(record, term, seed * _others(f, term, state))
     if f.kind == "First":
         return _guarded(call("ne", var("j"), first), _by_term(record, term, seed))
-    if f.name not in _extremes(record) and f.kind not in EXTREMES.values():
+    if f.name not in extremes_of(record) and f.kind not in EXTREMES.values():
         return {}
     position = state[f.name if f.kind in EXTREMES.values() else first_of(f)]
     missing = call("ne", var("j"), position)
     if f.has_infinite_identity:
         missing = call("or", missing, _at_identity(f, contribution(record, f)))
     return _guarded(missing, _by_term(record, term, seed))
-
-
-def contribution(record: Record, f: Field) -> Expr:
-    """What one element brings to a field: its term, or its part of the lift."""
-    if record.form == "corrected":
-        assert f.term is not None
-        return f.term
-    return record.lift[record.fields.index(f)]
 
 
 def _by_term(record: Record, term: Expr, seed: Expr) -> Parts:
@@ -259,47 +250,3 @@ def _by_slopes(record: Record, f: Field, seed: Expr) -> Parts:
     parts = {by: seed * marked(e) for n, by, e in record.slopes if n == f.name}
     operands = {n: e for n, e in parts.items() if n not in record.by_name}
     return _guarded(absent(record), operands)
-
-
-# ---- what the forward keeps for it ---------------------------------------------------------------
-
-
-def first_of(f: Field) -> str:
-    return f"{f.name}_first"
-
-
-def extras(record: Record) -> Record:
-    """A declaration of the same operands: what a backward may need beside the state itself.
-
-    `m_first`, the first position that attains an extreme; of a product what is not 0 of it, and the
-    numbers of its factors that are 0 or not finite: `p_nonzero`, `p_zeros`, `p_infinite`.
-    """
-    fields: list[Field] = []
-    extremes = _extremes(record)
-    for f in record.fields:
-        if f.name in extremes:
-            best, none = ("ArgMax", -INF) if extremes[f.name] == "Max" else ("ArgMin", INF)
-            fields.append(Field(first_of(f), best, none, term=contribution(record, f)))
-        if f.kind == "Prod":
-            term = contribution(record, f)
-            zero = call("eq", term, 0.0)
-            fields.append(Field(f"{f.name}_nonzero", "Prod", 1.0, term=where(zero, 1.0, term)))
-            fields.append(Field(f"{f.name}_zeros", "Sum", 0, term=zero, type="int"))
-            no = call("not", call("isfinite", term))
-            fields.append(Field(f"{f.name}_infinite", "Sum", 0, term=no, type="int"))
-    return Record(
-        name=f"{record.name} for its gradient",
-        form="corrected",
-        fields=tuple(fields),
-        operands=(*record.operands, *record.payloads),
-        finish=tuple((f.name, var(f.name)) for f in fields),
-    )
-
-
-def _extremes(record: Record) -> dict[str, str]:
-    """Fields that hold a largest ("Max") or smallest ("Min") floating contribution."""
-    if record.form == "corrected":
-        return {f.name: f.kind for f in record.fields if f.kind in EXTREMES and f.type == "float"}
-    merged = dict(zip((f.name for f in record.fields), record.merge, strict=True))
-    own = [name for name, by, _ in record.slopes if name == by]
-    return {n: "Max" if merged[n].op == "maximum" else "Min" for n in own}

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fusedreduce.declare.record import Field, Record
-from fusedreduce.gradient.element import NoBackward, element_gradient, extras, mark
+from fusedreduce.gradient.element import NoBackward, element_gradient, mark
+from fusedreduce.gradient.extras import extras
 from fusedreduce.ir.expr import Expr, call, const, names, rewrite, substitute, var
 from fusedreduce.ir.show import show
 from fusedreduce.ir.simplify import simplify

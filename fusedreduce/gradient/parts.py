@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from math import prod
 
 from fusedreduce.declare.record import Record
-from fusedreduce.gradient.element import element_gradient, extras, mark
+from fusedreduce.gradient.element import element_gradient, mark
+from fusedreduce.gradient.extras import extras
 from fusedreduce.ir.differentiate import gradient
 from fusedreduce.ir.expr import Expr, is_const, names, substitute, var
 from fusedreduce.program import Output, Program, Stage, widest

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fusedreduce.declare.record import Record
-from fusedreduce.gradient.element import element_gradient, extras
+from fusedreduce.gradient.element import element_gradient
+from fusedreduce.gradient.extras import extras
 from fusedreduce.ir.check import kind_of
 from fusedreduce.ir.differentiate import derivative
 from fusedreduce.ir.expr import Expr, call, const, names, substitute, var

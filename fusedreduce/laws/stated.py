@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fusedreduce.declare.record import Record
-from fusedreduce.gradient.element import NoBackward, extras
+from fusedreduce.gradient.element import NoBackward
+from fusedreduce.gradient.extras import extras
 from fusedreduce.ir.expr import Expr, var
 from fusedreduce.laws import states
 from fusedreduce.laws.certificate import Law, Status
