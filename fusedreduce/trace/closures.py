@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fusedreduce.trace.compiled import outside_graphs
 from fusedreduce.trace.names import ALIASES, KNOWN
 
 NUMBERS = frozenset((type(None), bool, int, str, torch.dtype))
@@ -42,10 +43,12 @@ EFFECTS = frozenset((
     "IMPORT_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR",
     "DELETE_SUBSCR",
 ))  # fmt: skip
+FORMATS = frozenset(("format", "format_map"))  # of a str: they look into what they are given
 DEEP = 3  # functions that call functions
 MOST = 1024  # codes whose names are kept
 
 
+@outside_graphs
 def parts_of(fn: FunctionType) -> tuple[Any, tuple[Tensor, ...]] | None:
     """What the function is known by, and the tensors it reads; None where it cannot be known.
 
@@ -63,6 +66,8 @@ def _function(fn: FunctionType, tensors: list[Tensor], deep: int) -> tuple[Any, 
     found: list[Any] = [fn.__code__]
     names = _names(fn.__code__)
     if names is None or fn.__dict__:  # it may read its own attributes
+        return None
+    if fn.__builtins__ is not vars(builtins):  # type: ignore[attr-defined]
         return None
     try:
         for value in _outside(fn, names):
@@ -92,10 +97,7 @@ def _outside(fn: FunctionType, names: tuple[str, ...]) -> Iterator[Any]:
 
 
 def _names(code: CodeType) -> tuple[str, ...] | None:
-    """Names that are global, of the functions inside too. None: the code may do more than read.
-
-    NOTE: torch.compile warns where it meets a functools.lru_cache.
-    """
+    """Names that are global, of the functions inside too. None: the code may do more than read."""
     if code not in _codes:
         _codes[code] = _read_names(code)
         if len(_codes) > MOST:
@@ -126,8 +128,10 @@ def _is_fixed(name: str) -> bool:
     """Does the name, as an attribute of torch or of a function, say the same in every call?"""
     homes = [vars(home)[name] for home in HOMES if name in vars(home)]
     known = name in KNOWN or name in ALIASES or name in FIXED
-    return not name.startswith("__") and (
-        known or all(isinstance(value, torch.dtype) for value in homes)
+    return (
+        not name.startswith("__")
+        and name not in FORMATS
+        and (known or all(isinstance(value, torch.dtype) for value in homes))
     )
 
 

@@ -393,3 +393,20 @@ def test_what_is_still_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(3):
             fr.attention(q, k, v, score_mod=score)
         assert len(recent._calls) == 1, ways.index(score)
+
+
+def test_texts_that_look_into_a_function_and_other_builtins() -> None:
+    q, k, v = heads()
+    i, j = torch.arange(70)[:, None], torch.arange(70)
+    made: dict[str, object] = {"__builtins__": {"abs": lambda x: abs(x) * made["by"]}}
+    exec("def near(b, h, i, j): return abs(i - j) < 36", made)
+    place = {"by": 1}
+    looked: dict[str, object] = {"place": place}
+    exec("def helper(): pass", looked)
+    helper, text = looked["helper"], "{0.__globals__[place][by]}"
+    for by in (1, 1, 4, 9, 4):
+        made["by"] = place["by"] = by
+        out = fr.attention(q, k, v, mask=made["near"])
+        assert torch.allclose(out, plain(q, k, v, (i - j).abs() * by < 36))
+        seen = lambda b, h, i, j: (i - j).abs() < int(text.format(helper))
+        assert torch.allclose(fr.attention(q, k, v, mask=seen), plain(q, k, v, (i - j).abs() < by))
