@@ -96,7 +96,7 @@ def attention(
     if not compiling:
         names = aux if isinstance(aux, tuple) else (aux,)
         options = (is_causal, scale, enable_gqa, dropout_p, rng_seed, sinks, deterministic,
-                   q_offset, k_offset, impl, *names)  # fmt: skip
+                   q_offset, k_offset, impl, sign_of(scale), *names)  # fmt: skip
         key, others = recent.key_of_call(reduction, q, k, v, mask, score_mod, options)
         again = recent.find(key)
         if again is not None:
@@ -211,6 +211,11 @@ def heads_fit(q: Tensor, k: Tensor, enable_gqa: bool) -> None:
                 do="pass enable_gqa=True",
             )
         )
+
+
+def sign_of(scale: Any) -> float | None:
+    """By which 0.0 and -0.0, which are equal, differ."""
+    return math.copysign(1.0, scale) if type(scale) is float else None
 
 
 def scale_of(scale: Any, q: Tensor) -> float:

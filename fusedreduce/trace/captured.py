@@ -278,6 +278,8 @@ def _filled(like: Position, size: Any, value: Any, dtype: torch.dtype | None) ->
             came=f"shape {tuple(size)}",
             do="the function is written for one query and one key: use a number",
         )
+    if isinstance(value, Tensor):  # its number of now becomes part of the function
+        like.captures.replayable = False
     own = like.whole.dtype if like.whole else torch.float32
     return like.captures.constant(value, dtype or own)
 

@@ -2,12 +2,14 @@
 
 A function is known by its code and by what it reads from outside: numbers by value, tensors by
 their places among the tensors it reads, functions and modules of torch and math by themselves. One
-that reads anything else, an object or a list, is known by nothing.
+that reads anything else, an object, a list or the state of torch, is known by nothing; so is one
+that imports or that writes to what outlives its call.
 """
 
 from __future__ import annotations
 
 import builtins
+import dis
 import math
 from collections.abc import Iterator
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
@@ -17,7 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-NUMBERS = frozenset((type(None), bool, int, float, str, torch.dtype))
+from fusedreduce.trace.compiled import outside_graphs
+from fusedreduce.trace.names import ALIASES, KNOWN
+
+NUMBERS = frozenset((type(None), bool, int, str, torch.dtype))
 TENSORS = frozenset((Tensor, torch.nn.Parameter))
 MODULES = frozenset((torch, math, F))
 #: Builtins that look at their arguments alone; `globals`, `eval` and others do not.
@@ -26,10 +31,24 @@ SAFE = frozenset((
     "map", "max", "min", "pow", "range", "reversed", "round", "sorted", "str", "sum", "tuple",
     "zip",
 ))  # fmt: skip
+#: Where torch keeps its functions, and names there, besides the language's, that no state decides.
+HOMES = (torch, torch.nn, F, torch.special)
+FIXED = frozenset((
+    "device", "dtype", "e", "finfo", "full_like", "functional", "get_default_dtype", "iinfo", "inf",
+    "nan", "nn", "numel", "ones_like", "pi", "promote_types", "special", "zeros_like",
+))  # fmt: skip
+GLOBAL = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS", "STORE_NAME"))
+#: What a second call would not do again.
+EFFECTS = frozenset((
+    "IMPORT_NAME", "STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR", "STORE_SUBSCR",
+    "DELETE_SUBSCR",
+))  # fmt: skip
+FORMATS = frozenset(("format", "format_map"))  # of a str: they look into what they are given
 DEEP = 3  # functions that call functions
 MOST = 1024  # codes whose names are kept
 
 
+@outside_graphs
 def parts_of(fn: FunctionType) -> tuple[Any, tuple[Tensor, ...]] | None:
     """What the function is known by, and the tensors it reads; None where it cannot be known.
 
@@ -45,10 +64,13 @@ def parts_of(fn: FunctionType) -> tuple[Any, tuple[Tensor, ...]] | None:
 
 def _function(fn: FunctionType, tensors: list[Tensor], deep: int) -> tuple[Any, ...] | None:
     found: list[Any] = [fn.__code__]
-    if fn.__dict__:  # it may read its own attributes
+    names = _names(fn.__code__)
+    if names is None or fn.__dict__:  # it may read its own attributes
+        return None
+    if fn.__builtins__ is not vars(builtins):  # type: ignore[attr-defined]
         return None
     try:
-        for value in _outside(fn):
+        for value in _outside(fn, names):
             part = _part(value, tensors, deep)
             if part is None:
                 return None
@@ -58,39 +80,68 @@ def _function(fn: FunctionType, tensors: list[Tensor], deep: int) -> tuple[Any, 
     return tuple(found)
 
 
-def _outside(fn: FunctionType) -> Iterator[Any]:
-    """Defaults, captured variables, globals."""
+def _outside(fn: FunctionType, names: tuple[str, ...]) -> Iterator[Any]:
+    """Defaults, captured variables, globals; by name where the code does not tell their order."""
     yield from fn.__defaults__ or ()
-    yield from (fn.__kwdefaults__ or {}).values()
+    for default in (fn.__kwdefaults__ or {}).items():
+        yield from default
     for cell in fn.__closure__ or ():
         yield cell.cell_contents
     known = fn.__globals__
-    for name in _names(fn.__code__):
+    for name in names:
         if name in known:
+            yield name
             yield known[name]
         elif hasattr(builtins, name) and name not in SAFE:
             yield builtins  # of which `_part` knows nothing
 
 
-def _names(code: CodeType) -> tuple[str, ...]:
-    """Names that are global, or attributes; of the functions inside too.
-
-    NOTE: torch.compile warns where it meets a functools.lru_cache.
-    """
-    found = _codes.get(code)
-    if found is None:
-        inner = [n for c in code.co_consts if isinstance(c, CodeType) for n in _names(c)]
-        found = _codes[code] = tuple(dict.fromkeys((*code.co_names, *inner)))
+def _names(code: CodeType) -> tuple[str, ...] | None:
+    """Names that are global, of the functions inside too. None: the code may do more than read."""
+    if code not in _codes:
+        _codes[code] = _read_names(code)
         if len(_codes) > MOST:
             _codes.pop(next(iter(_codes)), None)
-    return found
+    return _codes.get(code)
 
 
-_codes: dict[CodeType, tuple[str, ...]] = {}
+def _read_names(code: CodeType) -> tuple[str, ...] | None:
+    found: dict[str, None] = {}
+    for step in dis.get_instructions(code):
+        name = step.argval
+        outlives = step.opname in ("STORE_DEREF", "DELETE_DEREF") and name in code.co_freevars
+        if outlives or step.opname in EFFECTS:
+            return None
+        if step.opname in GLOBAL:
+            found[name] = None
+        elif step.opcode in dis.hasname and not _is_fixed(name):
+            return None
+    for inner in (c for c in code.co_consts if isinstance(c, CodeType)):
+        names = _read_names(inner)
+        if names is None:
+            return None
+        found |= dict.fromkeys(names)
+    return tuple(found)
+
+
+def _is_fixed(name: str) -> bool:
+    """Does the name, as an attribute of torch or of a function, say the same in every call?"""
+    homes = [vars(home)[name] for home in HOMES if name in vars(home)]
+    known = name in KNOWN or name in ALIASES or name in FIXED
+    return (
+        not name.startswith("__")
+        and name not in FORMATS
+        and (known or all(isinstance(value, torch.dtype) for value in homes))
+    )
+
+
+_codes: dict[CodeType, tuple[str, ...] | None] = {}
 
 
 def _part(value: Any, tensors: list[Tensor], deep: int) -> Any:
     kind = type(value)
+    if kind is float:
+        return kind, value.hex()  # -0.0 is not 0.0
     if kind in NUMBERS:
         return kind, value
     if kind in TENSORS:
@@ -101,20 +152,18 @@ def _part(value: Any, tensors: list[Tensor], deep: int) -> Any:
                 return "tensor", at
         tensors.append(value)
         return "tensor", len(tensors) - 1
+    if kind in (FunctionType, BuiltinFunctionType) and _is_pure(value):
+        return "function", value
     if kind is FunctionType:
-        module = str(value.__module__).partition(".")[0]
-        if module == "torch":
-            return "function", value
         return _function(value, tensors, deep - 1) if deep else None
-    if kind is ModuleType:
-        return ("module", value) if value in MODULES else None
-    return ("function", value) if kind is BuiltinFunctionType and _is_pure(value) else None
+    return ("module", value) if kind is ModuleType and value in MODULES else None
 
 
 def _is_pure(function: Any) -> bool:
-    """Is it one of torch, math or SAFE, and not the method of some object?"""
-    home = function.__self__
-    if home is builtins:
-        return function.__name__ in SAFE
-    known = isinstance(home, ModuleType) and home.__name__.partition(".")[0] in ("math", "torch")
-    return home is None or known
+    """Is it, by its own name, one of math, SAFE or those of torch that read no state?"""
+    name = function.__name__
+    if vars(builtins).get(name) is function:
+        return name in SAFE
+    if vars(math).get(name) is function:
+        return True
+    return _is_fixed(name) and any(vars(home).get(name) is function for home in HOMES)

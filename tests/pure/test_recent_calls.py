@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
-from collections.abc import Iterator
+import math
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import pytest
 import torch
@@ -249,3 +253,160 @@ def test_one_tensor_twice_and_two_tensors() -> None:
         seen = lambda b, h, i, j, x=one, y=two: (x[i] == x[j]) & (y[i] == y[j])
         out = fr.attention(q, k, v, mask=seen)
         assert torch.allclose(out, plain(q, k, v, same(one) & same(two)))
+
+
+def test_a_function_that_imports_or_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules are read when it runs; what it leaves behind is left behind in each call."""
+    q, k, v = heads()
+    i, j = torch.arange(70)[:, None], torch.arange(70)
+    settings = ModuleType("settings_of_a_test")
+    monkeypatch.setitem(sys.modules, "settings_of_a_test", settings)
+
+    def imports(b, h, i, j):
+        import settings_of_a_test  # type: ignore[import-not-found]
+
+        return (i - j).abs() < settings_of_a_test.width
+
+    def imports_from(b, h, i, j):
+        from settings_of_a_test import width
+
+        return (i - j).abs() < width
+
+    for width in (4, 9, 4, 9, 2):
+        settings.width = width  # type: ignore[attr-defined]
+        for seen in (imports, imports_from):
+            out = fr.attention(q, k, v, mask=seen)
+            assert torch.allclose(out, plain(q, k, v, (i - j).abs() < width))
+
+    for flips in (flipping(), flipping_global):
+        for turn in range(8):
+            out = fr.attention(q, k, v, mask=flips)
+            right = plain(q, k, v, (i - j).abs() < (9 if turn % 2 else 3))
+            assert torch.allclose(out, right)
+
+
+def flipping() -> Callable[..., Tensor]:
+    narrow = False
+
+    def seen(b, h, i, j):
+        nonlocal narrow
+        narrow = not narrow
+        return (i - j).abs() < (3 if narrow else 9)
+
+    return seen
+
+
+NARROW = False
+
+
+def flipping_global(b, h, i, j):
+    global NARROW
+    NARROW = not NARROW
+    return (i - j).abs() < (3 if NARROW else 9)
+
+
+def test_the_sign_of_zero() -> None:
+    q, k, v = heads()
+    every = torch.ones(70, 70, dtype=torch.bool)
+    raw = q @ k.mT / 8**0.5
+    for zero in (0.0, -0.0) * 4:
+        sign = math.copysign(1.0, zero)
+        out = fr.attention(
+            q, k, v, score_mod=lambda s, b, h, i, j, z=zero: s * math.copysign(1.0, z)
+        )
+        assert torch.allclose(out, plain(q, k, v, every, raw * sign - raw))
+        score = lambda s, b, h, i, j: torch.atan2(s, 0 * s - 1.0)
+        out = fr.attention(q, k, v, scale=zero, score_mod=score)
+        right = torch.atan2(raw * zero, torch.full_like(raw, -1.0))
+        assert torch.allclose(out, plain(q, k, v, every, right - raw))
+
+
+def test_the_state_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = heads()
+    every = torch.ones(70, 70, dtype=torch.bool)
+    raw = q @ k.mT / 8**0.5
+    ask = torch.is_grad_enabled
+    ways = (
+        lambda s, b, h, i, j: s * (0.5 if torch.is_grad_enabled() else 2.0),
+        lambda s, b, h, i, j: s * (0.5 if ask() else 2.0),
+        lambda s, b, h, i, j: s * torch.factor_of_a_test,
+    )
+    for on in (True, False) * 4:
+        factor = 0.5 if on else 2.0
+        monkeypatch.setattr(torch, "factor_of_a_test", factor, raising=False)
+        for score in ways:
+            with torch.set_grad_enabled(on):
+                out = fr.attention(q, k, v, score_mod=score)
+            assert torch.allclose(out, plain(q, k, v, every, raw * factor - raw))
+
+
+def test_a_constant_made_of_a_tensors_number() -> None:
+    q, k, v = heads()
+    step = torch.arange(70)[:, None] - torch.arange(70)
+    every = torch.ones(70, 70, dtype=torch.bool)
+    slope = torch.tensor(1.0, dtype=torch.float64)
+    for new in (1.0, 1.0, 0.25, -2.0):
+        slope.fill_(new)
+        for made in (
+            lambda s, b, h, i, j: s + torch.full_like(s, slope) * (i - j),
+            lambda s, b, h, i, j: s + s.new_full((), slope) * (i - j),
+        ):
+            out = fr.attention(q, k, v, score_mod=made)
+            assert torch.allclose(out, plain(q, k, v, every, new * step))
+
+
+def test_helpers_under_other_names_and_defaults_in_another_order() -> None:
+    q, k, v = heads()
+    i, j = torch.arange(70)[:, None], torch.arange(70)
+    width = 3
+
+    @functools.wraps(torch.nn.functional.softplus)
+    def limit() -> int:
+        return width
+
+    def between(b, h, i, j, *, left=0, right=0):
+        return (i - j <= left) & (j - i <= right)
+
+    for turn in range(8):
+        width = 9 if turn % 2 else 3
+        out = fr.attention(q, k, v, mask=lambda b, h, i, j: (i - j).abs() < limit())
+        assert torch.allclose(out, plain(q, k, v, (i - j).abs() < width))
+        left, right = (2, 5) if turn % 2 else (5, 2)
+        given = {"left": left, "right": right}
+        between.__kwdefaults__ = dict(sorted(given.items(), key=lambda item: item[1]))
+        out = fr.attention(q, k, v, mask=between)
+        assert torch.allclose(out, plain(q, k, v, (i - j <= left) & (j - i <= right)))
+
+
+def test_what_is_still_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Globals and attributes that torch has too, by other meanings, keep no function out."""
+    monkeypatch.setitem(globals(), "t", torch.randn(2, dtype=torch.float64))
+    q, k, v = heads()
+    ways = (
+        lambda s, b, h, i, j: s + t[h] * (i - j).abs(),  # noqa: F821
+        lambda s, b, h, i, j: s + sum((i, j)) * math.pi,
+        lambda s, b, h, i, j: torch.where(i > j, s, torch.nn.functional.silu(s)),
+        lambda s, b, h, i, j: s + i.to(torch.float32) / max(3, 4),
+    )
+    for score in ways:
+        recent._calls.clear()
+        for _ in range(3):
+            fr.attention(q, k, v, score_mod=score)
+        assert len(recent._calls) == 1, ways.index(score)
+
+
+def test_texts_that_look_into_a_function_and_other_builtins() -> None:
+    q, k, v = heads()
+    i, j = torch.arange(70)[:, None], torch.arange(70)
+    made: dict[str, object] = {"__builtins__": {"abs": lambda x: abs(x) * made["by"]}}
+    exec("def near(b, h, i, j): return abs(i - j) < 36", made)
+    place = {"by": 1}
+    looked: dict[str, object] = {"place": place}
+    exec("def helper(): pass", looked)
+    helper, text = looked["helper"], "{0.__globals__[place][by]}"
+    for by in (1, 1, 4, 9, 4):
+        made["by"] = place["by"] = by
+        out = fr.attention(q, k, v, mask=made["near"])
+        assert torch.allclose(out, plain(q, k, v, (i - j).abs() * by < 36))
+        seen = lambda b, h, i, j: (i - j).abs() < int(text.format(helper))
+        assert torch.allclose(fr.attention(q, k, v, mask=seen), plain(q, k, v, (i - j).abs() < by))
