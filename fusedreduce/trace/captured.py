@@ -15,6 +15,7 @@ from fusedreduce.errors import DeclarationError
 from fusedreduce.ir import expr as ir
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.expr import Expr
+from fusedreduce.trace.filled import CONSTANTS
 from fusedreduce.trace.functions import dtype_kind
 from fusedreduce.trace.integers import (
     INDEX,
@@ -71,8 +72,8 @@ class Position(Traced):
 
     def lookup(self, name: str) -> Callable[..., Any] | None:
         """The language's function, with 0-d tensors among its arguments; and constants."""
-        if name in _CONSTANTS:
-            return lambda *args, **kwargs: _CONSTANTS[name](*args, **kwargs)
+        if name in CONSTANTS:
+            return lambda *args, **kwargs: CONSTANTS[name](*args, **kwargs)
         function = FUNCTIONS.get(ALIASES.get(name, name))
         if function is None:
             return None
@@ -267,48 +268,4 @@ _FACTORIES = ("full", "tensor", "scalar_tensor", "zeros", "ones", "as_tensor")
 _LIFTED = frozenset(FUNCTIONS) - {
     "to", "type_as", "float", "double", "half", "bfloat16", "int", "long", "bool", "detach",
     "clone", "contiguous", "zeros_like", "ones_like", "full_like",
-}  # fmt: skip
-
-
-def _filled(like: Position, size: Any, value: Any, dtype: torch.dtype | None) -> Position:
-    if tuple(size) != ():
-        raise refuse(
-            "a constant with dimensions in a function of indices",
-            expected="shape ()",
-            came=f"shape {tuple(size)}",
-            do="the function is written for one query and one key: use a number",
-        )
-    if isinstance(value, Tensor):  # its number of now becomes part of the function
-        like.captures.replayable = False
-    own = like.whole.dtype if like.whole else torch.float32
-    return like.captures.constant(value, dtype or own)
-
-
-def _new(value: Any) -> Callable[..., Position]:
-    def function(x: Any, size: Any = (), *, dtype: Any = None, device: Any = None) -> Position:
-        return _filled(x, size, value, dtype)
-
-    return function
-
-
-def _like(value: Any) -> Callable[..., Position]:
-    def function(x: Any, *, dtype: Any = None, device: Any = None) -> Position:
-        return _filled(x, (), value, dtype)
-
-    return function
-
-
-def _new_full(
-    x: Any, size: Any, fill_value: Any, *, dtype: Any = None, device: Any = None
-) -> Position:
-    return _filled(x, size, fill_value, dtype)
-
-
-def _full_like(x: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Position:
-    return _filled(x, (), fill_value, dtype)
-
-
-_CONSTANTS: Mapping[str, Callable[..., Position]] = {
-    "new_ones": _new(1), "new_zeros": _new(0), "new_full": _new_full,
-    "ones_like": _like(1), "zeros_like": _like(0), "full_like": _full_like,
 }  # fmt: skip
