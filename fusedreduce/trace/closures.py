@@ -62,12 +62,12 @@ def parts_of(fn: FunctionType) -> tuple[Any, tuple[Tensor, ...]] | None:
     return None if known is None else ((torch.get_default_dtype(), known), tuple(tensors))
 
 
-def _function(fn: FunctionType, tensors: list[Tensor], deep: int) -> tuple[Any, ...] | None:
+def _function(fn: Any, tensors: list[Tensor], deep: int) -> tuple[Any, ...] | None:
     found: list[Any] = [fn.__code__]
     names = _names(fn.__code__)
     if names is None or fn.__dict__:  # it may read its own attributes
         return None
-    if fn.__builtins__ is not vars(builtins):  # type: ignore[attr-defined]
+    if fn.__builtins__ is not vars(builtins):
         return None
     try:
         for value in _outside(fn, names):
