@@ -15,7 +15,7 @@ TAKES_TWO = (
     "multiply", "max_propagating", "min_propagating", "floor_mod", "floor_div", "atan2", "power",
     "whole_power", "odd",
 )  # fmt: skip
-OWN = ("exp_scaled", "whole_power", "real_power", "random")
+OWN = ("exp_scaled", "whole_power", "real_power", "random", "union")
 KERNELS = tuple(name for name in FUNCTIONS if name not in OWN)
 
 _UNARY = """
