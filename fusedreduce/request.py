@@ -10,6 +10,7 @@ import torch
 from fusedreduce.errors import DeviceError, DtypeError, OperandError, OptionError, message
 from fusedreduce.pair import LONGEST
 from fusedreduce.run import driver
+from fusedreduce.trace.closures import TENSORS
 
 IMPLEMENTATIONS = (None, "eager", "tiles", "triton", "gluon")
 
@@ -116,7 +117,6 @@ def choose(impl: str | None, device: torch.device) -> str:
     return impl
 
 
-TENSORS = frozenset((torch.Tensor, torch.nn.Parameter))
 SIMPLE = frozenset((int, bool, str, type(None), torch.dtype))
 PLAIN = TENSORS | SIMPLE | {float, tuple, list, dict}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -102,12 +101,8 @@ def attention(
         if again is not None:
             found = again(q, k, v, others)
             return (found["out"], {n: found[n] for n in names}) if names else found["out"]
-        if type(mask) is FunctionType:
-            mask = mask_of(mask)
-            key = key if mask.replayable else None
-        if type(score_mod) is FunctionType:
-            score_mod = score_of(score_mod)
-            key = key if score_mod.replayable else None
+        mask, key = recent.traced(mask, mask_of, key)
+        score_mod, key = recent.traced(score_mod, score_of, key)
     given = dict(
         mask=mask, score_mod=score_mod, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa,
         dropout_p=dropout_p, rng_seed=rng_seed, sinks=sinks, aux=aux, deterministic=deterministic,

@@ -6,7 +6,8 @@ from contextvars import ContextVar
 
 import torch
 
-from fusedreduce.request import TENSORS, watched
+from fusedreduce.request import watched
+from fusedreduce.trace.closures import TENSORS
 
 _on: ContextVar[bool] = ContextVar("values on the GPU are looked at", default=False)
 

@@ -7,7 +7,7 @@ in them is read in every call. Nothing is remembered of calls that torch looks o
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
@@ -18,12 +18,11 @@ from torch import Tensor
 from fusedreduce.masks import Mask, Score
 from fusedreduce.pair_prepared import PreparedPair
 from fusedreduce.pair_runner import PairRunner
-from fusedreduce.request import TENSORS
 from fusedreduce.run import autograd
 from fusedreduce.run.calls import Direct
 from fusedreduce.run.pair_inputs import NO_TABLES, PairInputs
 from fusedreduce.runner import is_free
-from fusedreduce.trace.closures import parts_of
+from fusedreduce.trace.closures import TENSORS, parts_of
 
 MOST = 512
 NUMBERS = frozenset((type(None), bool, int, float, str))
@@ -119,6 +118,14 @@ def key_of_call(
         v.shape, v.stride(), v.dtype, v.get_device(), R, seen[0], scored[0], known, kinds, options,
     )  # fmt: skip
     return key, others
+
+
+def traced(given: Any, make: Callable[[Any], Mask | Score], key: Any) -> tuple[Any, Any]:
+    """A plain function as a mask or a score, and the key, None where it is to be traced anew."""
+    if type(given) is not FunctionType:
+        return given, key
+    made = make(given)
+    return made, key if made.replayable else None
 
 
 def find(key: Any) -> Call | None:

@@ -21,7 +21,6 @@ from fusedreduce.pair import is_vector
 from fusedreduce.run import merging
 
 State = dict[str, Tensor]
-HALF = (torch.float16, torch.bfloat16)
 
 
 def with_sinks(call: PairCall, sinks: Any) -> State:
@@ -34,8 +33,9 @@ def with_sinks(call: PairCall, sinks: Any) -> State:
                     expected=f"a float tensor of shape ({heads},), one a head of q")
         )  # fmt: skip
     record = pipeline.certified(call.R.record)[0]
-    if call.q.dtype in HALF and set(call.outputs) <= {"out", "lse"} and is_state(record):
-        return by_results(call, record, sinks)
+    names, short = state_names(record), call.q.dtype.itemsize == 2
+    if names is not None and short and set(call.outputs) <= {"out", "lse"}:
+        return by_results(call, record, names, sinks)
     # NOTE: a transform may differentiate twice without telling; autograd tells (`Plan.joint`).
     transformed = torch._C._functorch.peek_interpreter_stack() is not None
     joint = set(call.outputs) <= set(record.gauge) and not transformed
@@ -58,7 +58,7 @@ def sink_of(record: Record, sinks: Tensor, like: Tensor) -> State:
 # ---- in 16 bits: the results are the state ------------------------------------------------------
 
 
-def by_results(call: PairCall, record: Record, sinks: Tensor) -> State:
+def by_results(call: PairCall, record: Record, names: tuple[str, str, str], sinks: Tensor) -> State:
     """The same from out and lse: the state at the reference where its sum is 1.
 
     v of the sink is 0, so `out` is multiplied by what becomes of a payload of 1: one number a
@@ -66,18 +66,12 @@ def by_results(call: PairCall, record: Record, sinks: Tensor) -> State:
     """
     found = replace(call, outputs=("out", "lse")).results()
     out, lse = found["out"], found["lse"]
-    names = state_names(record)
-    assert names is not None
     reference, total, vector = names
     there = (lse != float("-inf")).to(lse.dtype)
     one = {reference: lse, total: there, vector: there}
     made = merging.finish(record, merging.merge(record, sink_of(record, sinks, lse), one))
     scaled = (out * made["out"][..., None]).to(out.dtype)
     return {n: scaled if n == "out" else made[n] for n in call.outputs}
-
-
-def is_state(record: Record) -> bool:
-    return state_names(record) is not None
 
 
 @lru_cache(maxsize=64)

@@ -45,9 +45,11 @@ class PairLoops:
 
     def inside(self, exprs: Sequence[Expr], whole: bool = False) -> None:
         """`inside`: the pairs of a partial block that count; of full shape if `whole`."""
-        tests = [] if self.frame.blocks.whole else [call("lt", var("j"), var("Sk"))]
-        if (self.frame.plan.direction == "keys" or whole) and not self.frame.blocks.whole:
-            tests.append(call("lt", var("i"), var("Sq")))
+        tests = []
+        if not self.frame.blocks.whole:
+            tests.append(call("lt", var("j"), var("Sk")))
+            if self.frame.plan.direction == "keys" or whole:
+                tests.append(call("lt", var("i"), var("Sq")))
         tests += [part for e in exprs for part in conjuncts(e)]
         parts = []
         for t in tests:

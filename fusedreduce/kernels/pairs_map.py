@@ -16,6 +16,7 @@ from fusedreduce.ir.dependence import depends
 from fusedreduce.ir.expr import Expr, call, cast, const, rewrite, walk
 from fusedreduce.ir.grouping import RESTS, grouped
 from fusedreduce.ir.show import show
+from fusedreduce.ir.simplify import COMPARISONS
 from fusedreduce.kernels.header import cut
 from fusedreduce.kernels.lower import lower
 from fusedreduce.kernels.pair_access import PairAccess
@@ -25,7 +26,7 @@ from fusedreduce.pair import INDICES, Pair
 from fusedreduce.plan.pairs import PairPlan
 
 BLOCKS = 16  # of keys, that a program classifies
-COMPARISONS = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}
+ORDER = {"lt": "<", "le": "<=", "gt": "<", "ge": "<="}  # of the smaller side and the larger one
 LOGIC = ("and", "or", "not")
 TAKEN = ("rows", "columns", "parts", "part", "row", "outer", "first", "whole", "found")
 BOTH = frozenset("ij")
@@ -91,7 +92,7 @@ class MapPrinter:
         return self.needs[node] >= BOTH
 
     @property
-    def possible(self) -> bool:
+    def is_printable(self) -> bool:
         """Can the map be printed: do i and j meet in logic and comparisons of integers alone?"""
         return all(map(self.has_rule, filter(self.meets, walk(self.root))))
 
@@ -162,8 +163,8 @@ class MapPrinter:
         a, b = (self.ends(e, op in ("eq", "ne")) for e in (left, right))
         if op in ("gt", "ge"):
             a, b = b, a
-        if op in ("lt", "le", "gt", "ge"):
-            sign = COMPARISONS[op].replace(">", "<")
+        if op in ORDER:
+            sign = ORDER[op]
             return self.named(f"{a.largest} {sign} {b.least}", f"{a.least} {sign} {b.largest}")
         one = f"({a.least} == {a.largest}) & ({b.least} == {b.largest}) & ({a.least} == {b.least})"
         apart = f"({a.largest} < {b.least}) | ({b.largest} < {a.least})"
@@ -230,4 +231,4 @@ class MapPrinter:
 def map_printed(pair: Pair, plan: PairPlan, batch: bool, heads: bool) -> PrintedKernel | None:
     """None where the mask has no such map: `blocks.classify` has one of every mask."""
     printer = MapPrinter(pair, plan, f"{pair.name}_map", batch, heads)
-    return printer.print() if printer.possible else None
+    return printer.print() if printer.is_printable else None

@@ -42,17 +42,14 @@ class Listing:
 
     def __call__(self, inputs: PairInputs, maps: Maps | None = None) -> dict[str, Tensor]:
         """maps   those that this call made for other kernels, by the sizes of blocks"""
-        return kept((self.pair, self.plan), inputs, self.pair, lambda: self.made(inputs, maps))
+        maps = {} if maps is None else maps
+        return kept(self.pair, (self.plan,), inputs, lambda: self.made(inputs, maps))
 
-    def made(self, inputs: PairInputs, maps: Maps | None) -> dict[str, Tensor]:
-        found, size = None, (self.plan.QUERIES, self.plan.KEYS)
-        if maps is not None:
-            found = maps.get(size)
-        if found is None:
-            found = self.map(inputs)
-        if maps is not None:
-            maps[size] = found
-        return self.lists({"map": found}, {})
+    def made(self, inputs: PairInputs, maps: Maps) -> dict[str, Tensor]:
+        size = self.plan.QUERIES, self.plan.KEYS
+        if size not in maps:
+            maps[size] = self.map(inputs)
+        return self.lists({"map": maps[size]}, {})
 
 
 class BlockMap:
@@ -134,7 +131,7 @@ def listing(
 
 
 def kept(
-    what: tuple[Any, ...], inputs: PairInputs, pair: Pair, make: Callable[[], dict[str, Tensor]]
+    pair: Pair, what: tuple[Any, ...], inputs: PairInputs, make: Callable[[], dict[str, Tensor]]
 ) -> dict[str, Tensor]:
     """What was made for equal lengths and offsets, unless the mask reads tensors.
 
@@ -147,7 +144,7 @@ def kept(
         if torch.cuda.is_current_stream_capturing():
             return make()
         stream = torch.cuda.current_stream(device).cuda_stream
-    key = (*what, inputs.rows, *inputs.sizes().values(), device, stream)
+    key = (pair, *what, inputs.rows, *inputs.sizes().values(), device, stream)
     found = _lists.get(key)
     if found is None:
         found = _lists[key] = make()

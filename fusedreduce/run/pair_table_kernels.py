@@ -39,17 +39,15 @@ def prepared(
     pair = b.forward
     plan = plan_of(pair, s.direction, capability(inputs), tile)
     ready = table_kernel(b, s, plan, blocks_of(pair, inputs, plan), precision(pair))
-    rows, columns = blocks_along(inputs, plan)
-    kept, summed = (prod(sizes) for sizes in split(s, inputs))
-    diagonal = s.direction == "diagonals"
-    tiles = rows + columns - 1 if diagonal else rows * columns
-    visits = summed * (min(rows, columns) if diagonal else 1)
+    kept, tiles, visits = counts(s, inputs, plan)
     parts = max(1, min(visits, PROGRAMS // (kept * tiles)))
-    length = inputs.q.shape[2], inputs.k.shape[2]
-    shape = (kept, parts, *((tiles, plan.QUERIES, plan.KEYS) if diagonal else length))
+    each: tuple[int, ...] = inputs.q.shape[2], inputs.k.shape[2]
+    if s.direction == "diagonals":
+        each = tiles, plan.QUERIES, plan.KEYS
+    shape = kept, parts, *each
     made = {s.name: (torch.Size(shape), getattr(torch, pair.state))}
     read = (*b.rows, *inputs.tables)
-    more = {"parts": parts, "summed": summed}
+    more = {"parts": parts, "summed": prod(split(s, inputs)[1])}
     return prepare(ready, inputs, made, wide, read, kept * parts * tiles, more)
 
 
@@ -60,9 +58,13 @@ def split(s: TableSum, inputs: PairInputs) -> tuple[tuple[int, ...], tuple[int, 
     return kept, tuple(n for d, n in sizes.items() if d not in s.kept)
 
 
-def blocks_along(inputs: PairInputs, plan: PairPlan) -> tuple[int, int]:
-    """How many blocks of queries and of keys there are."""
-    return -(-inputs.q.shape[2] // plan.QUERIES), -(-inputs.k.shape[2] // plan.KEYS)
+def counts(s: TableSum, inputs: PairInputs, plan: PairPlan) -> tuple[int, int, int]:
+    """How many planes are kept, tiles of sums each of them has, and visits a tile."""
+    rows, columns = -(-inputs.q.shape[2] // plan.QUERIES), -(-inputs.k.shape[2] // plan.KEYS)
+    kept, summed = (prod(sizes) for sizes in split(s, inputs))
+    if s.direction == "diagonals":
+        return kept, rows + columns - 1, summed * min(rows, columns)
+    return kept, rows * columns, summed
 
 
 def blocks_of(pair: Pair, inputs: PairInputs, plan: PairPlan) -> Blocks:
@@ -93,17 +95,12 @@ class Visits:
     def __init__(self, pair: Pair, s: TableSum, inputs: PairInputs, plan: PairPlan) -> None:
         self.pair, self.s, self.plan = pair, s, plan
         self.map = BlockMap(pair, inputs, plan)
-        rows, columns = blocks_along(inputs, plan)
-        summed = prod(split(s, inputs)[1])
-        self.tiles, self.visits = rows * columns, summed
-        if s.direction == "diagonals":
-            self.tiles, self.visits = rows + columns - 1, summed * min(rows, columns)
-        sizes = 1, prod(split(s, inputs)[0]) * self.tiles, self.visits
-        self.lists = listing(inputs, sizes, (0, self.visits, 1))
+        kept, tiles, self.visits = counts(s, inputs, plan)
+        self.lists = listing(inputs, (1, kept * tiles, self.visits), (0, self.visits, 1))
 
     def __call__(self, inputs: PairInputs) -> dict[str, Tensor]:
-        what = self.pair, self.s.kept, self.s.direction, self.plan
-        return kept(what, inputs, self.pair, lambda: self.made(inputs))
+        what = self.s.kept, self.s.direction, self.plan
+        return kept(self.pair, what, inputs, lambda: self.made(inputs))
 
     def made(self, inputs: PairInputs) -> dict[str, Tensor]:
         found = self.map(inputs)

@@ -64,7 +64,8 @@ def test_one_table(score: str, direction: str, capability: int, D: int) -> None:
 def test_three_tables_and_shared_heads(direction: str, capability: int) -> None:
     without, found = (compiled("three", direction, capability, 64, w, 2) for w in (False, True))
     more = older({80: 584, 90: 384, 100: 944}[capability] if direction == "keys" else 0)
-    assert found.stack <= without.stack + 384 + more, (without, found)
+    more += 128 if (direction, capability) == ("keys", 100) else 0  # two stages: 352 in all
+    assert found.stack <= without.stack + 256 + more, (without, found)
 
 
 # ---- kernels of their own ------------------------------------------------------------------------
