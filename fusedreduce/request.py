@@ -12,6 +12,8 @@ from fusedreduce.pair import LONGEST
 from fusedreduce.run import driver
 from fusedreduce.trace.closures import TENSORS
 
+#: Is a tensor left over from a transform that has ended?
+is_dead = torch._C._functorch.is_dead_tensor_wrapper  # type: ignore[attr-defined]
 IMPLEMENTATIONS = (None, "eager", "tiles", "triton", "gluon")
 
 
@@ -127,6 +129,22 @@ def watched(values: Mapping[str, Any]) -> bool:
         not PLAIN.issuperset(map(type, values.values()))
         and any(isinstance(v, torch.Tensor) and type(v) not in TENSORS for v in values.values())
     ) or looked_on()
+
+
+def is_odd(t: torch.Tensor) -> bool:
+    """Is it nested, a lazily negated view, or left over from a transform that has ended?"""
+    return t.is_nested or t.is_neg() or is_dead(t)
+
+
+def alive(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """With what is inside tensors that transforms have left over, as torch's operations see them.
+
+    NOTE: such a tensor has no memory of its own.
+    """
+    if not any(is_dead(v) for v in values.values() if isinstance(v, torch.Tensor)):
+        return values
+    unwrapped = torch._C._functorch.unwrap_if_dead
+    return {n: unwrapped(v) if isinstance(v, torch.Tensor) else v for n, v in values.items()}
 
 
 def looked_on() -> bool:

@@ -18,6 +18,7 @@ from fusedreduce.operators import Found, found_in
 from fusedreduce.pipeline import Printed, Task, Traced, print_traced, trace_task
 from fusedreduce.program import Program
 from fusedreduce.request import (
+    alive,
     choose,
     grads_of,
     key_of,
@@ -33,6 +34,7 @@ from fusedreduce.sizes import Sizes, hint
 from fusedreduce.structure import alike, leaves, rebuild
 
 _noted: ContextVar[list[Noted] | None] = ContextVar("calls that are noted, not run", default=None)
+_met: ContextVar[list[Met] | None] = ContextVar("calls that are run, and looked at", default=None)
 MOST_PREPARED = 512  # calls of different shapes remembered for one task
 
 
@@ -82,6 +84,15 @@ class Noted:
     trust: bool
 
 
+@dataclass(frozen=True)
+class Met:
+    """A call that was run: how, on what, and what came of it."""
+
+    ready: Prepared
+    values: Mapping[str, Any]
+    answer: Any
+
+
 def is_noting() -> bool:
     """Are calls noted instead of run?"""
     return _noted.get() is not None
@@ -103,6 +114,22 @@ def noting() -> Iterator[list[Noted]]:
         _noted.reset(token)
 
 
+def is_meeting() -> bool:
+    """Does somebody look at the calls that are run?"""
+    return _met.get() is not None
+
+
+@contextmanager
+def meeting() -> Iterator[list[Met]]:
+    """Inside, calls are run and told; of those that torch looks on at nothing is told."""
+    calls: list[Met] = []
+    token = _met.set(calls)
+    try:
+        yield calls
+    finally:
+        _met.reset(token)
+
+
 @dataclass
 class Runner:
     """Runs one task; remembers what it prepared, by shapes, strides, dtypes, device.
@@ -118,7 +145,7 @@ class Runner:
     operator: str = "rows"
 
     def __call__(self, values: Mapping[str, Any], impl: str | None, trust: bool = False) -> Any:
-        impl = impl or pipeline.inside()
+        impl, values = impl or pipeline.inside(), alive(values)
         noted = _noted.get()
         if noted is not None:
             return self.note(noted, values, impl, trust)
@@ -127,7 +154,11 @@ class Runner:
             return self.task.eager(values)
         if watched(values):
             return self.in_operators(values, impl, trust)
-        return self.go(self.find(values, impl, trust), values)
+        ready = self.find(values, impl, trust)
+        answer, met = self.go(ready, values), _met.get()
+        if met is not None:
+            met.append(Met(ready, values, answer))
+        return answer
 
     def go(self, ready: Prepared, values: Mapping[str, Any]) -> Any:
         """A prepared call where nobody looks on."""

@@ -14,6 +14,7 @@ import torch
 
 from fusedreduce import operators, pipeline, trace
 from fusedreduce.api.explain import explain
+from fusedreduce.api.repeated import Repeated
 from fusedreduce.chain import Chain, TracedTensor
 from fusedreduce.errors import OperandError, OptionError, message
 from fusedreduce.kernels.names import safe_names
@@ -80,6 +81,7 @@ class Fused(Generic[P, T]):
         self.names = safe_names(parameters)
         self.known_as = opaque.named(self)
         self.runner = Runner(FuseTask(fn, dict(zip(self.names, parameters, strict=True))))
+        self.repeated = Repeated(self.run)
 
     def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if not kwargs and len(args) == len(self.names):
@@ -100,7 +102,7 @@ class Fused(Generic[P, T]):
     def __call__(self, *args: Any, **kwargs: Any) -> T:
         if torch.compiler.is_compiling() and not _traced(args, kwargs):
             return opaque.call(Fused.run, self.known_as, args, kwargs)  # type: ignore[no-any-return]
-        return self.run(*args, **kwargs)
+        return self.repeated(args, kwargs)  # type: ignore[no-any-return]
 
     def run(self, *args: Any, impl: str | None = None, trust: bool = False, **kwargs: Any) -> T:
         if TracedTensor in map(type, args) or _traced((), kwargs):

@@ -18,6 +18,7 @@ from torch import Tensor
 from fusedreduce.masks import Mask, Score
 from fusedreduce.pair_prepared import PreparedPair
 from fusedreduce.pair_runner import PairRunner
+from fusedreduce.request import is_odd
 from fusedreduce.run import autograd
 from fusedreduce.run.calls import Direct
 from fusedreduce.run.pair_inputs import NO_TABLES, PairInputs
@@ -100,7 +101,7 @@ def key_of_call(
         return None, ()
     others = seen[1] + scored[1]
     for t in (q, k, v, *others):
-        if type(t) not in TENSORS or t.is_nested or t.is_neg() or t.layout is not torch.strided:
+        if type(t) not in TENSORS or t.layout is not torch.strided or is_odd(t):
             return None, ()
     on_gpu = q.is_cuda
     if not (on_gpu and k.is_cuda and v.is_cuda) and not (q.is_cpu and k.is_cpu and v.is_cpu):

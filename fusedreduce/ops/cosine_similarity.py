@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
+from fusedreduce.api.repeated import repeated
 from fusedreduce.declare import Max, Reduction
 from fusedreduce.ops.arguments import (
     broadcast_shape,
@@ -58,6 +59,7 @@ def fused_cosine_similarity(x, y, dim, eps, dtype):
     return (r["d"] * share(r["kx"], r["qx"], eps) * share(r["ky"], r["qy"], eps)).to(dtype)
 
 
+@repeated
 def cosine_similarity(
     x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8, *, impl: str | None = None
 ) -> Tensor:

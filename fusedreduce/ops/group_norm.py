@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
+from fusedreduce.api.repeated import repeated
 from fusedreduce.errors import ShapeError, message
 from fusedreduce.ops.arguments import real, require_shape, require_tensor, result_dtype, whole, wide
 from fusedreduce.ops.channels import as_given, as_stored
@@ -29,6 +30,7 @@ def fused_group_norm(x, weight, bias, groups, last, eps, dtype):
     return y.reshape(x.shape).to(dtype)
 
 
+@repeated
 def group_norm(
     input: Tensor,
     num_groups: int,

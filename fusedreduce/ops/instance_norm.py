@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
+from fusedreduce.api.repeated import repeated
 from fusedreduce.errors import OptionError, ShapeError, message
 from fusedreduce.ops.arguments import real, require_shape, require_tensor, wide
 from fusedreduce.ops.channels import as_given, as_stored
@@ -39,6 +40,7 @@ def fused_instance_norm(x, mean, var, weight, bias, last, eps, factor):
     return y.to(dtype), mean, var * factor
 
 
+@repeated
 def instance_norm(
     input: Tensor,
     running_mean: Tensor | None = None,

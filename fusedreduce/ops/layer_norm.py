@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
+from fusedreduce.api.repeated import repeated
 from fusedreduce.ops.arguments import normalized_dims, real, require_shape, result_dtype, wide
 from fusedreduce.reductions import Moments
 
@@ -23,6 +24,7 @@ def fused_layer_norm(x, weight, bias, dims, eps, dtype):
     return y.to(dtype)
 
 
+@repeated
 def layer_norm(
     input: Tensor,
     normalized_shape: Sequence[int],

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce.api.fuse import fuse
+from fusedreduce.api.repeated import repeated
 from fusedreduce.ops.softmax import checked
 
 
@@ -14,6 +15,7 @@ def fused_log_softmax(x, dim, dtype):
     return torch.log_softmax(x, dim, dtype=dtype)
 
 
+@repeated
 def log_softmax(
     input: Tensor, dim: int, dtype: torch.dtype | None = None, *, impl: str | None = None
 ) -> Tensor:

@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from fusedreduce.api.reduce import reduce
+from fusedreduce.api.repeated import repeated
 from fusedreduce.errors import ShapeError, message
 from fusedreduce.ops.arguments import require_tensor, result_dtype
 from fusedreduce.reductions import LogSumExp
 
 
+@repeated
 def logsumexp(
     input: Tensor, dim: int | tuple[int, ...], keepdim: bool = False, *, impl: str | None = None
 ) -> Tensor:

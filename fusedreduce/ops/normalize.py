@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
+from fusedreduce.api.repeated import repeated
 from fusedreduce.declare import Reduction, Sum
 from fusedreduce.errors import OptionError, message
 from fusedreduce.ops.arguments import real, require_dim, require_tensor, result_dtype, wide
@@ -84,6 +85,7 @@ def fused_normalize(x, p, dims, eps, dtype):
     return (x / torch.clamp(size, min=eps)).to(dtype)
 
 
+@repeated
 def normalize(
     input: Tensor,
     p: float = 2.0,

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
+from fusedreduce.api.repeated import repeated
 from fusedreduce.ops.arguments import (
     normalized_dims,
     real,
@@ -37,6 +38,7 @@ def fused_rms_norm(x, residual, weight, dims, eps, offset, rounded, dtype):
     return y, h.to(torch.promote_types(x.dtype, residual.dtype))
 
 
+@repeated
 def rms_norm(
     input: Tensor,
     normalized_shape: Sequence[int],

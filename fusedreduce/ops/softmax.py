@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from fusedreduce.api.fuse import fuse
+from fusedreduce.api.repeated import repeated
 from fusedreduce.ops.arguments import require_dim, require_dtype, require_tensor, result_dtype
 
 
@@ -19,6 +20,7 @@ def fused_softmin(x, dim, dtype):
     return torch.softmax(-x, dim, dtype=dtype)
 
 
+@repeated
 def softmax(
     input: Tensor, dim: int, dtype: torch.dtype | None = None, *, impl: str | None = None
 ) -> Tensor:
@@ -35,6 +37,7 @@ def softmax(
     return fused_softmax(input, *checked("softmax", input, dim, dtype), impl=impl)
 
 
+@repeated
 def softmin(
     input: Tensor, dim: int, dtype: torch.dtype | None = None, *, impl: str | None = None
 ) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fusedreduce.api.fuse import fuse
 from fusedreduce.api.reduce import reduce
+from fusedreduce.api.repeated import repeated
 from fusedreduce.errors import OptionError, message
 from fusedreduce.ops.arguments import real, require_dim, require_tensor, wide
 from fusedreduce.reductions import Moments
@@ -25,6 +26,7 @@ def unbiased_factor(n: int, correction: float) -> float:
     return n / (n - correction) if n > correction else float("inf")
 
 
+@repeated
 def var_mean(
     input: Tensor,
     dim: Any = None,

@@ -17,31 +17,45 @@ in_a_loop = torch._C._functorch.is_legacy_batchedtensor
 
 def run(call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The outputs of a call that torch can differentiate, as often as it likes."""
-    function = Rows if isinstance(call, Direct) else OpenRows
-    made = function.apply(call, *tensors)  # type: ignore[no-untyped-call]
-    return list(made[: call.outputs])
+    if isinstance(call, Direct):
+        return list(_applied(call, *tensors))  # type: ignore[no-untyped-call]
+    return list(OpenRows.apply(call, *tensors)[: call.outputs])  # type: ignore[no-untyped-call]
 
 
 def _remember(ctx: Any, call: Call, tensors: Sequence[Tensor], output: Sequence[Tensor]) -> None:
+    """NOTE: where torch transforms a run, what is saved has to be among its results."""
     results, saved = output[: call.outputs], output[call.outputs :]
     ctx.call = call
-    kept = (*tensors, *(results[k] for k in call.kept), *saved)
-    ctx.save_for_backward(*kept)
-    ctx.strides = [t.stride() for t in kept] if isinstance(call, Direct) else None
+    ctx.save_for_backward(*tensors, *(results[k] for k in call.kept), *saved)
     ctx.mark_non_differentiable(*(t for t in results if not t.is_floating_point()), *saved)
     ctx.set_materialize_grads(False)
     ctx.results = [(t.shape, t.dtype, t.device) for t in results]
-    ctx.saved, ctx.again = len(saved), False
+    ctx.strides, ctx.saved, ctx.again = None, len(saved), False
+
+
+def _remember_direct(ctx: Any, call: Direct, kept: list[Tensor], results: list[Tensor]) -> None:
+    """The same, shorter: what is saved is no result, how everything lies is known of the call."""
+    ctx.call = call
+    ctx.save_for_backward(*kept)
+    if call.lies is None:
+        call.lies = [t.stride() for t in kept]
+        call.results = [(t.shape, t.dtype, t.device) for t in results]
+    if call.floating < call.outputs:
+        ctx.mark_non_differentiable(*[t for t in results if not t.is_floating_point()])
+    ctx.set_materialize_grads(False)
+    ctx.results, ctx.strides, ctx.again = call.results, call.lies, False
 
 
 class Rows(torch.autograd.Function):
     """forward: the fused run; backward: the derived programs, else torch on the meaning."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: Tensor) -> tuple[Tensor, ...]:
-        output = tuple(call.run(tensors))
-        _remember(ctx, call, tensors, output)
-        return output
+    def forward(ctx: Any, call: Direct, *tensors: Tensor) -> tuple[Tensor, ...]:
+        made = call.run(tensors)
+        results, saved = made[: call.outputs], made[call.outputs :]
+        kept = [results[k] for k in call.kept]
+        _remember_direct(ctx, call, [*tensors, *kept, *saved], results)
+        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
@@ -91,6 +105,10 @@ def apart(shape: Sequence[int], strides: Sequence[int]) -> bool:
             return False
         extent += stride * (size - 1)
     return True
+
+
+#: What Function.apply comes to where nothing transforms the run and no transform left tensors over.
+_applied = super(torch.autograd.Function, Rows).apply
 
 
 class OpenRows(Rows):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 Values = Mapping[str, Any]
@@ -109,10 +110,16 @@ class Call(Protocol):
 
 @dataclass
 class Direct:
-    """A call of a plan, with the arguments that are not tensors."""
+    """A call of a plan, with the arguments that are not tensors; of tensors that lie in one way.
+
+    lies      the strides of what is saved; `results`, shape, dtype and device of each: as the
+              first call has them
+    """
 
     plan: Plan
     fixed: Values
+    lies: list[tuple[int, ...]] | None = None
+    results: list[tuple[torch.Size, torch.dtype, torch.device]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.names, self.wanted = self.plan.names, self.plan.wanted

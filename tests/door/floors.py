@@ -22,7 +22,10 @@ LANGUAGE = ("errors", "ir", "trace", "declare", "vectors")
 TRACING = ("program", "pair", "states", "gradient", "chain", "reductions", "torch_reductions")
 COMPILER = ("version", *LANGUAGE, *TRACING, "laws", "blocks", "masks", "plan", "kernels")
 RUNNER = ("pipeline", "operators", "keyed", "derivative", "request", "structure")
-CALLS = ("pipeline", "operators", "runner", "request", "pairing", "pair_prepared", "pair_runner")
+CALLS = (
+    "pipeline", "operators", "runner", "request", "structure", "pairing", "pair_prepared",
+    "pair_runner",
+)  # fmt: skip
 USERS = ("errors", "api", "declare", "masks", "run.eager")
 
 ROOMS = (
