@@ -180,6 +180,7 @@ def cases(impl: str) -> Iterator[Case]:
     yield Case("cosine_similarity", *likeness, two)
     yield Case("cosine_similarity, gradient", *map(slope, likeness), two, k=3)
     yield from divergences(impl)
+    yield from attentions(impl)
 
 
 def divergences(impl: str) -> Iterator[Case]:
@@ -192,6 +193,27 @@ def divergences(impl: str) -> Iterator[Case]:
         what = f"js_div, half of it near -150; torch: {name}"
         yield Case(what, js, plain, far_logs)
         yield Case(f"{what}, gradient", slope(js), slope(plain), far_logs, k=3)
+
+
+def attentions(impl: str) -> Iterator[Case]:
+    """Causal attention with a slope a head, whose gradient weighs each pair by its distance."""
+    made = lambda q, k, v, t: fr.attention(
+        q, k, v, is_causal=True, score_mod=lambda s, b, h, i, j: s - t[h] * (i - j), impl=impl
+    )
+    heads = lambda d: (*(random(1, 2, 1024, 64) for _ in "qkv"), 0.1 * random(2))
+    name = "causal attention with slopes"
+    yield Case(name, made, sloping, heads)
+    both = (SINGLE, BFLOAT)  # in float32 that of the slopes is what is left of sums that cancel
+    for of, what, dtypes in ((0, "q", both), (1, "k", both), (3, "the slopes", (BFLOAT,))):
+        found, plain = slope(made, of), slope(sloping, of)
+        yield Case(f"{name}, gradient of {what}", found, plain, heads, dtypes, k=3)
+
+
+def sloping(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor) -> Tensor:
+    j = torch.arange(q.shape[2], device=q.device)
+    i = j[:, None]
+    scores = q @ k.mT / q.shape[3] ** 0.5 - slopes[:, None, None] * (i - j)
+    return scores.masked_fill(i < j, -math.inf).softmax(-1) @ v
 
 
 # ---- measured ----------------------------------------------------------------------------------

@@ -163,7 +163,10 @@ class PreparedPair:
         def run(values: Values) -> Tensors:
             inputs = Given(self.task, values).inputs(made.forward.numbers)
             vectors = {n: values[n] for n in names if n in values}
-            saved, adjoints = {n: values[n] for n in made.saved}, {n: values[n] for n in ups}
+            if made.exact:
+                vectors[made.vector] = values[made.exact]
+            saved = {n: values[n] for n in made.summaries}
+            adjoints = {n: values[n] for n in ups}
             with outside_autocast():
                 rows = row_values(inputs, saved, vectors, adjoints)
                 found = by_inputs(inputs, vectors, rows)
@@ -196,8 +199,8 @@ def backward_of(task: PairTask, pair: Pair, wanted: tuple[str, ...]) -> PairBack
 
 
 def kept(made: PairBackward) -> tuple[str, ...]:
-    """The vector result, where its product with its adjoint is summed."""
-    return (made.vector,) if any(s.with_result for s in made.sums) else ()
+    """The vector result, where its product with its adjoint is summed and it is not saved apart."""
+    return (made.vector,) if any(s.with_result for s in made.sums) and not made.exact else ()
 
 
 def origins(task: PairTask, wanted: Sequence[str]) -> dict[str, str]:

@@ -24,6 +24,7 @@ from fusedreduce.run.calls import Direct
 from fusedreduce.run.pair_inputs import NO_TABLES, PairInputs
 from fusedreduce.runner import is_free
 from fusedreduce.trace.closures import TENSORS, parts_of
+from fusedreduce.trace.compiled import outside_graphs
 
 MOST = 512
 NUMBERS = frozenset((type(None), bool, int, float, str))
@@ -87,6 +88,7 @@ def subject(given: Any) -> tuple[Any, tuple[Tensor, ...]] | None:
     return parts_of(given) if type(given) is FunctionType else None
 
 
+@outside_graphs
 def key_of_call(
     R: Any, q: Any, k: Any, v: Any, mask: Any, score: Any, options: tuple[Any, ...]
 ) -> tuple[Any, tuple[Tensor, ...]]:

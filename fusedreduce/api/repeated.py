@@ -20,6 +20,7 @@ from fusedreduce.run.calls import Direct
 from fusedreduce.runner import Met, Prepared, is_free, is_meeting, meeting
 from fusedreduce.structure import rebuild
 from fusedreduce.trace.closures import NUMBERS, TENSORS
+from fusedreduce.trace.compiled import outside_graphs
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -98,6 +99,7 @@ def again_of(met: Sequence[Met], answer: Any, tensors: Sequence[Tensor]) -> Agai
     return Again(met[0].ready, tuple((n, at[known]) for n, known in read.items()), fixed)
 
 
+@outside_graphs
 def key_of_call(args: Sequence[Any], options: Mapping[str, Any]) -> tuple[Any, list[Tensor]]:
     """What a call is known by, and its tensors. None: it is to be gone through each time.
 

@@ -35,6 +35,7 @@ class PairBackward:
     """What replaces a differentiable run.
 
     forward   the pair that also writes the summaries `saved`
+    saved     by name; with the gradients of tables also the vector result itself (`exact`)
     vector    the name of the vector result whose adjoint is used, "" if there is none
     sums      row values that are sums over the width
     shifts    row values made of those, of saved ones and of the adjoints of scalar results
@@ -66,6 +67,16 @@ class PairBackward:
         lines += [] if self.weight is None else [("d v", f"({show(self.weight)}) * {up}")]
         lines += [(f"d {show(r.node)}", show(e)) for r, e in self.tables]
         return "\n".join(f"{what:<8} {said}" for what, said in lines)
+
+    @cached_property
+    def exact(self) -> str:
+        """The saved result that is the vector result before it is rounded; "" if there is none."""
+        return next((n for n in self.saved if n == exact_name(self.vector)), "")
+
+    @cached_property
+    def summaries(self) -> tuple[str, ...]:
+        """What is saved of each query but vectors."""
+        return tuple(n for n in self.saved if n != self.exact)
 
     @cached_property
     def rows(self) -> tuple[str, ...]:
@@ -128,6 +139,7 @@ def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) ->
         Result(saved_name(n), divisible(pair.record, n, e), _dtype(pair, b.record, n))
         for n, e in kept.items()
     )
+    results += exact_results(pair, sums) if each else ()
     more = tuple(f for f in b.record.fields[len(pair.record.fields) :] if f.name in kept)
     record = replace(pair.record, fields=(*pair.record.fields, *more))
     forward = replace(pair, record=record, results=(*pair.results, *results))
@@ -135,6 +147,23 @@ def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) ->
         forward, tuple(r.name for r in results), b.vector, sums, tuple(made.shifts), weight, score,
         factor, each,
     )  # fmt: skip
+
+
+def exact_name(vector: str) -> str:
+    return f"exact_{vector}"
+
+
+def exact_results(pair: Pair, sums: Iterable[RowSum]) -> tuple[Result, ...]:
+    """The vector result before it is rounded to 16 bits, where a sum over the width reads it.
+
+    NOTE: d score sums to 0 over the keys of a query, up to what rounding did to <d_out, out>. In
+    d q and d k that is as small as in any attention; the gradient of a slope that multiplies i - j
+    weighs it by i - j, and adds it up over all pairs.
+    """
+    if pair.dtype not in HALF or not any(s.with_result for s in sums):
+        return ()
+    return tuple(replace(r, name=exact_name(r.name), dtype=pair.state)
+                 for r in pair.results if r.vector)  # fmt: skip
 
 
 def divisible(record: Record, name: str, value: Expr) -> Expr:

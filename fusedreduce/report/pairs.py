@@ -51,7 +51,7 @@ def sources(call: Noted, backward: bool, architecture: str | None = None) -> lis
 def numbers_saved(call: Noted) -> int:
     """How many numbers of a query the forward writes for the backward."""
     derived = Report(call, target_of(call.values, None)).derived
-    return 0 if derived is None else len(derived.saved)
+    return 0 if derived is None else len(derived.summaries)
 
 
 @dataclass(frozen=True)
@@ -221,9 +221,9 @@ class Report:
         """Bytes that the forward writes for the backward beside the results."""
         if self.derived is None:
             return 0
-        dtypes = [r.dtype for r in self.derived.forward.results if r.name in self.derived.saved]
+        made = [r for r in self.derived.forward.results if r.name in self.derived.saved]
         rows = self.inputs.q.numel() // self.inputs.q.shape[3]
-        return sum(rows * BYTES[d] for d in dtypes)
+        return sum(rows * BYTES[r.dtype] * (self.pair.DV if r.vector else 1) for r in made)
 
     @property
     def memory(self) -> list[tuple[str, str]]:
@@ -233,8 +233,9 @@ class Report:
         told = f"scores, {size(scores)}, are never stored"
         if self.derived is None:
             return [("memory", told)]
-        count = len(self.derived.saved)
+        count = len(self.derived.summaries)
         kept = f"for the backward {size(self.saved)}, {count} number{'s' * (count != 1)} a query"
+        kept += f" and {self.derived.vector} in {self.pair.state}" if self.derived.exact else ""
         return [("memory", f"{told}; {kept}")]
 
     # -- kernels

@@ -48,8 +48,8 @@ class RowValues:
         adjoints: Mapping[str, Tensor | None],
     ) -> dict[str, Tensor]:
         """
-        saved     the results `b.saved` of the forward
-        vectors   the vector result and its adjoint, by `out` and `d_out`
+        saved     the results `b.summaries` of the forward
+        vectors   the vector result, as exact as there is one, and its adjoint: `out` and `d_out`
         adjoints  of scalar results, by `d_<result>`; missing ones and None count as 0
         """
         b = self.b

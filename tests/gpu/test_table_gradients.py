@@ -176,6 +176,23 @@ def test_tiles_agree(kind: str, device: torch.device) -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=20 * size)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_gradients_of_slopes_keep_their_digits(dtype: torch.dtype, device: torch.device) -> None:
+    """What rounding did to <d out, out> is not added up over 8 million pairs by their distance."""
+    S = 4096
+    q, k, v, up = (torch.randn(1, 2, S, 64, device=device).to(dtype) for _ in range(4))
+    slopes = (0.1 * torch.randn(2, device=device)).requires_grad_()
+    out = fr.attention(q, k, v, is_causal=True, impl="triton",
+                       score_mod=lambda s, b, h, i, j: s - slopes[h] * (i - j))  # fmt: skip
+    (found,) = torch.autograd.grad(out, slopes, up)
+    wide = slopes.detach().double().requires_grad_()
+    j = torch.arange(S, device=device)
+    by = lambda x: x - wide[:, None, None] * (j[:, None] - j)
+    exact = plain(*(t.double() for t in (q, k, v)), j[:, None] >= j, by)["out"]
+    (right,) = torch.autograd.grad(exact, wide, up.double())
+    assert float((found - right).abs().max()) <= 1e-3 * float(right.abs().max())
+
+
 @pytest.mark.parametrize(
     "kind", ["slope of a head", "blocks of keys", "bias of a head", "distance"]
 )

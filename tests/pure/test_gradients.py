@@ -77,6 +77,24 @@ def test_upstream_layouts(shape: str) -> None:
     torch.testing.assert_close(got, want)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_gradients_of_slopes_keep_their_digits(dtype: torch.dtype) -> None:
+    """Each pair counts by its distance: what rounding did to <d out, out> is not to be added up."""
+    torch.manual_seed(0)
+    q, k, v, up = (torch.randn(1, 2, 700, 32).to(dtype) for _ in range(4))
+    slopes = 0.1 * torch.randn(2)
+
+    def gradient(wide: bool) -> torch.Tensor:
+        given = [t.double() if wide else t for t in (q, k, v, up)]
+        table = (slopes.double() if wide else slopes.clone()).requires_grad_()
+        out = fr.attention(*given[:3], is_causal=True,
+                           score_mod=lambda s, b, h, i, j: s - table[h] * (i - j))  # fmt: skip
+        return torch.autograd.grad(out, table, given[3])[0].double()
+
+    found, right = gradient(False), gradient(True)
+    assert float((found - right).abs().max()) <= 1e-3 * float(right.abs().max())
+
+
 def test_true_class_gradient_keeps_its_digits() -> None:
     """p - 1 at p = 0.999 in bfloat16: formed in float32, rounded once."""
     x = torch.zeros(1, 32000)
