@@ -147,8 +147,8 @@ def cu_seqlens(q: Any, k: Any = None, *, within: Mask | None = None) -> Mask:
             )
         )
     made = (
-        Made(_query_ids, (q,), Sq, q.dtype),
-        Made(_key_ids, (k,), Sk, k.dtype),
+        Made(segments.query_ids, (q,), Sq, q.dtype),
+        Made(segments.key_ids, (k,), Sk, k.dtype),
     )
     same = call("eq", element("t0", (i,)), element("t1", (j,)))
     label = "cu_seqlens(q)" if k is q else "cu_seqlens(q, k)"
@@ -159,14 +159,6 @@ def cu_seqlens(q: Any, k: Any = None, *, within: Mask | None = None) -> Mask:
         raise _wrong("cu_seqlens: within= is no mask", "one of fr.masks, or fr.mask(function)",
                      type(within).__name__)  # fmt: skip
     return packed & _local(within, q, k)
-
-
-def _query_ids(offsets: Any, length: int) -> Any:
-    return segments.ids(offsets, length, -1)
-
-
-def _key_ids(offsets: Any, length: int) -> Any:
-    return segments.ids(offsets, length, -2)
 
 
 def _local(within: Mask, q: Any, k: Any) -> Mask:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 from fusedreduce.blocks.bound import Bound
@@ -38,7 +39,7 @@ class Positional:
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", written(self.expr, self.sources))
 
-    @property
+    @cached_property
     def tensors(self) -> tuple[Any, ...]:
         """The user's tensors it reads, each once."""
         return tables.tensors_of(self.sources)
