@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 from fusedreduce.blocks.bound import Bound
@@ -39,7 +38,7 @@ class Positional:
     def __post_init__(self) -> None:
         object.__setattr__(self, "text", written(self.expr, self.sources))
 
-    @cached_property
+    @property
     def tensors(self) -> tuple[Any, ...]:
         """The user's tensors it reads, each once."""
         return tables.tensors_of(self.sources)
