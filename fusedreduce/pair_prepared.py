@@ -16,11 +16,13 @@ from fusedreduce.gradient import NoBackward
 from fusedreduce.gradient.pair_state import adjoint
 from fusedreduce.gradient.pairs import PairBackward, backward
 from fusedreduce.ir.expr import names as variables
+from fusedreduce.masks.sources import Prepare, one_by_one
 from fusedreduce.pair import Pair
-from fusedreduce.pairing import Given, PairTask
+from fusedreduce.pair_arguments import Arguments
+from fusedreduce.pairing import PairTask
 from fusedreduce.pipeline import outside_autocast
 from fusedreduce.request import check_impl, choose
-from fusedreduce.run import pair_gradients, pair_tiles, tiles
+from fusedreduce.run import pair_gradients, pair_tiles, segment_tables, tiles
 from fusedreduce.run.calls import Plan
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.run.pair_printed import Backward, Forward, rows_by_kernel
@@ -38,11 +40,13 @@ class Backend:
     forward   of a pair: from inputs to results
     backward  of a derived one, for what is wanted: from inputs, vectors and rows to gradients
     rows      the row programs between them
+    tables    who makes the tables of masks and scores that depend on lengths
     """
 
     forward: Callable[[Pair], Callable[[PairInputs], Tensors]]
     backward: Callable[[PairBackward, tuple[str, ...]], Callable[..., Tensors]]
     rows: Callable[..., Sequence[Tensor]]
+    tables: Prepare
 
 
 def _tiles_backward(b: PairBackward, wanted: tuple[str, ...]) -> Callable[..., Tensors]:
@@ -50,8 +54,10 @@ def _tiles_backward(b: PairBackward, wanted: tuple[str, ...]) -> Callable[..., T
 
 
 BACKENDS = {
-    "tiles": Backend(lambda p: partial(pair_tiles.forward, p), _tiles_backward, tiles.run),
-    "triton": Backend(Forward, Backward, rows_by_kernel),
+    "tiles": Backend(
+        lambda p: partial(pair_tiles.forward, p), _tiles_backward, tiles.run, one_by_one
+    ),
+    "triton": Backend(Forward, Backward, rows_by_kernel, segment_tables.prepare),
 }
 
 
@@ -113,16 +119,20 @@ class PreparedPair:
 
     def forward(self, pair: Pair) -> Callable[[Values], list[Tensor]]:
         """From arguments to the results of the pair, in order."""
-        by_inputs, numbers = BACKENDS[self.implementation].forward(pair), pair.numbers
+        backend = BACKENDS[self.implementation]
+        by_inputs, inputs_of = backend.forward(pair), self.arguments(pair)
 
         def run(values: Values) -> Tensors:
-            inputs = Given(self.task, values).inputs(numbers)
+            inputs = inputs_of(values)
             with outside_autocast():
                 return by_inputs(inputs)
 
         if not self.depth:
             return lambda values: [*run(values).values()]
         return lambda values: [*over_batch(run, values, self.depth, self.whole).values()]
+
+    def arguments(self, pair: Pair) -> Arguments:
+        return Arguments(self.task, pair.numbers, BACKENDS[self.implementation].tables)
 
     @cached_property
     def whole(self) -> bool:
@@ -157,11 +167,12 @@ class PreparedPair:
         asked = tuple(n for n in wanted if n in "qkv") + tuple(t for t in origin if t in read)
         backend = BACKENDS[self.implementation]
         row_values, by_inputs = RowValues(made, backend.rows), backend.backward(made, asked)
+        inputs_of = self.arguments(made.forward)
         names = (made.vector, adjoint(made.vector))
         ups = [adjoint(r.name) for r in self.pair.results if not r.vector and "float" in r.dtype]
 
         def run(values: Values) -> Tensors:
-            inputs = Given(self.task, values).inputs(made.forward.numbers)
+            inputs = inputs_of(values)
             vectors = {n: values[n] for n in names if n in values}
             if made.exact:
                 vectors[made.vector] = values[made.exact]

@@ -25,7 +25,7 @@ from fusedreduce.declare.reduction import Reduction
 from fusedreduce.declare.restrict import needed_fields, restricted
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.expr import Expr, const, names, substitute, var
-from fusedreduce.masks.sources import bind
+from fusedreduce.masks.sources import Prepare, bind, one_by_one
 from fusedreduce.masks.text import direct, has_tables, over
 from fusedreduce.pair import (
     INDICES,
@@ -139,10 +139,13 @@ def digest(R: type[Reduction]) -> str:
 
 
 class Given:
-    """The arguments of a call, with score and mask bound to its lengths."""
+    """The arguments of a call, with score and mask bound to its lengths.
 
-    def __init__(self, task: PairTask, values: Values) -> None:
-        self.task, self.values = task, values
+    prepare   who makes the tables that depend on lengths
+    """
+
+    def __init__(self, task: PairTask, values: Values, prepare: Prepare = one_by_one) -> None:
+        self.task, self.values, self.prepare = task, values, prepare
 
     @cached_property
     def score_bound(self) -> Bound | None:
@@ -160,7 +163,10 @@ class Given:
         numbers = {"Sq": q.shape[2], "Sk": k.shape[2]}
         numbers |= {"q_offset": self.offset("q"), "k_offset": self.offset("k")}
         batch = {"b": q.shape[0], "h": q.shape[1]}
-        bound = bind(*over(text, given), numbers, q.device, what, batch, state_dtype(q.dtype))
+        state = state_dtype(q.dtype)
+        bound = bind(
+            *over(text, given), numbers, q.device, what, batch, state, prepare=self.prepare
+        )
         require_state(what, bound)
         return bound
 

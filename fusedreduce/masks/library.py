@@ -6,7 +6,8 @@ Positions count from 0; i is the query's, j the key's.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import reduce
+from functools import lru_cache, reduce
+from types import SimpleNamespace
 from typing import Any
 
 from fusedreduce.blocks import segments
@@ -146,27 +147,34 @@ def cu_seqlens(q: Any, k: Any = None, *, within: Mask | None = None) -> Mask:
                 came=f"{_shape(q)[0]} and {_shape(k)[0]}",
             )
         )
-    made = (
-        Made(_query_ids, (q,), Sq, q.dtype),
-        Made(_key_ids, (k,), Sk, k.dtype),
-    )
-    same = call("eq", element("t0", (i,)), element("t1", (j,)))
-    label = "cu_seqlens(q)" if k is q else "cu_seqlens(q, k)"
-    packed = Mask(same, made, label)
-    if within is None:
-        return packed
-    if not isinstance(within, Mask):
+    if within is not None and not isinstance(within, Mask):
         raise _wrong("cu_seqlens: within= is no mask", "one of fr.masks, or fr.mask(function)",
                      type(within).__name__)  # fmt: skip
-    return packed & _local(within, q, k)
+    if within is not None and within.sources:
+        return _packed(q, k, within)
+    inside = None if within is None else (within.expr, within.label)
+    known = _packed_anyhow(k is q, q.dtype, k.dtype, inside)
+    return known.with_tensors((q,) if k is q else (q, k))
 
 
-def _query_ids(offsets: Any, length: int) -> Any:
-    return segments.ids(offsets, length, -1)
+@lru_cache(maxsize=256)
+def _packed_anyhow(
+    same: bool, q_dtype: Any, k_dtype: Any, inside: tuple[Expr, str] | None
+) -> Mask:  # fmt: skip
+    """The mask with stand-ins for the offsets: but for them it is the same for all."""
+    q = SimpleNamespace(dtype=q_dtype)
+    k = q if same else SimpleNamespace(dtype=k_dtype)
+    return _packed(q, k, None if inside is None else Mask(inside[0], (), inside[1]))
 
 
-def _key_ids(offsets: Any, length: int) -> Any:
-    return segments.ids(offsets, length, -2)
+def _packed(q: Any, k: Any, within: Mask | None) -> Mask:
+    made = (
+        Made(segments.query_ids, (q,), Sq, q.dtype),
+        Made(segments.key_ids, (k,), Sk, k.dtype),
+    )
+    same = call("eq", element("t0", (i,)), element("t1", (j,)))
+    packed = Mask(same, made, "cu_seqlens(q)" if k is q else "cu_seqlens(q, k)")
+    return packed if within is None else packed & _local(within, q, k)
 
 
 def _local(within: Mask, q: Any, k: Any) -> Mask:

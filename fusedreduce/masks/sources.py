@@ -33,6 +33,29 @@ class Made:
     ndim: int = 1
 
 
+@dataclass(frozen=True)
+class Recipe:
+    """A made table whose length is known; its tensors by their places among those of the call."""
+
+    make: Callable[..., Any]
+    places: tuple[int, ...]
+    length: int
+
+
+Recipes = tuple[Recipe, ...]
+Making = Callable[[Sequence[Any]], Sequence[Any]]  # from tensors to tables made of them
+Prepare = Callable[[Recipes, Sequence[Any]], Making]  # for tensors that lie as these do
+
+
+def one_by_one(recipes: Recipes, _: Sequence[Any] = ()) -> Making:
+    """Each table by its own function."""
+
+    def run(tensors: Sequence[Any]) -> list[Any]:
+        return [r.make(*[tensors[p] for p in r.places], r.length) for r in recipes]
+
+    return run
+
+
 def tensors_of(sources: Sequence[Any]) -> tuple[Any, ...]:
     """Every distinct tensor of the user that the sources hold."""
     found: list[Any] = []
@@ -119,19 +142,26 @@ def shifted(
 
 def bind(
     expr: Expr, sources: Sources, numbers: Mapping[str, int], device: Any, what: str,
-    batch: Mapping[str, int], state: Any = None,
+    batch: Mapping[str, int], state: Any = None, prepare: Prepare = one_by_one,
 ) -> Bound:  # fmt: skip
     """The tables as tensors on the device, in lengths that are now known.
 
-    state   what floats are computed in; None: float32, or float64 where a table is
+    state     what floats are computed in; None: float32, or float64 where a table is
+    prepare   who makes the tables that depend on lengths
     """
-    tables = {}
-    for k, source in enumerate(sources):
-        if isinstance(source, Made):
-            own = [placed(t, device, what) for t in source.tensors]
-            tables[f"t{k}"] = source.make(*own, ir_tables.number(source.length, numbers))
-        else:
-            tables[f"t{k}"] = placed(source, device, what)
+    own = tensors_of(sources)
+    tensors = [placed(t, device, what) for t in own]
+    at = {id(t): k for k, t in enumerate(own)}
+    recipes = tuple(
+        Recipe(s.make, tuple(at[id(t)] for t in s.tensors), ir_tables.number(s.length, numbers))
+        for s in sources
+        if isinstance(s, Made)
+    )
+    made = iter(prepare(recipes, tensors)(tensors) if recipes else ())
+    tables = {
+        f"t{k}": next(made) if isinstance(s, Made) else tensors[at[id(s)]]
+        for k, s in enumerate(sources)
+    }
     bound = Bound(expr, tables, device, numbers, state or widest(tuple(tables.values())))
     check_sizes(bound, {"i": numbers["Sq"], "j": numbers["Sk"], **batch})
     return bound

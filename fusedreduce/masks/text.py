@@ -30,8 +30,18 @@ def written(expr: Expr, sources: Sources) -> str:
     def source(s: Any) -> Any:
         if not isinstance(s, Made):
             return place(s)
-        maker = f"{s.make.__module__}:{s.make.__qualname__}"
-        return maker, tuple(map(place, s.tensors)), _nodes(s.length), str(s.dtype), s.ndim
+        return s.make, tuple(map(place, s.tensors)), s.length, str(s.dtype), s.ndim
+
+    return _written(expr, tuple(map(source, sources)))
+
+
+@lru_cache(maxsize=1024)
+def _written(expr: Expr, sources: tuple[Any, ...]) -> str:
+    def source(s: Any) -> Any:
+        if isinstance(s, int):
+            return s
+        make_, places, length, dtype, ndim = s
+        return f"{make_.__module__}:{make_.__qualname__}", places, _nodes(length), dtype, ndim
 
     return repr((_nodes(expr), tuple(map(source, sources))))
 

@@ -116,6 +116,7 @@ def _blocks_of(pair: Pair, keys: bool, even: bool, whole: bool, grouped: bool) -
     return Blocks(lists=True, batch="b" in read, heads="h" in read, grouped=grouped)
 
 
+@lru_cache(maxsize=1024)
 def reads_tables(pair: Pair) -> bool:
     return pair.mask is not None and any(t.name in names(pair.mask) for t in pair.tables)
 
