@@ -44,9 +44,8 @@ def keep(by: Offsets) -> Expr:
     i, j = (
         var(n) + var(o) if isinstance(o, str) else var(n) for n, o in zip("ij", by, strict=True)
     )
-    bits = call("random", SEED, i, var("h"), j, var("b"))
-    # NOTE: integers are compared: a GPU converts one to a float in the time of four other steps.
-    return where(call("ge", bits, cast(var("dropped"), "int32")), var("kept"), 0.0)
+    bits = cast(call("random", SEED, i, var("h"), j, var("b")), "float")
+    return where(call("ge", bits, var("dropped")), var("kept"), 0.0)
 
 
 def kept(by: Offsets, values: Mapping[str, Any], at: Mapping[str, Any], state: torch.dtype

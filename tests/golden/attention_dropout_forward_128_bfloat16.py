@@ -3,7 +3,7 @@
 # Printed by fusedreduce from SoftmaxSum. Change that, not this file.
 #   score = q[b, h, i] . k[b, h // group, j]
 #   x = score * scale
-#   keep = where(random(seed[0], i, h, j, b) >= dropped.to(int32), kept, 0.0)
+#   keep = where(random(seed[0], i, h, j, b).to(float) >= dropped, kept, 0.0)
 #   state   m: Max of x;  s: Sum of exp(x - m);  o: Sum of exp(x - m) * (v * keep)
 #   out = where((m != -inf) | (s != 0.0), o / s, 0.0)
 #   lse = where((m != -inf) | (s != 0.0), m + log(s), -inf)
@@ -79,7 +79,6 @@ def softmaxsum_forward(
     s = tl.full((QUERIES,), 0.0, tl.float32)  # (QUERIES,)
     o = tl.full((QUERIES, 128), 0.0, tl.float32)  # (QUERIES, 128)
     scale_log2_e = scale * 1.4426950408889634
-    dropped_2 = dropped.to(tl.int32).to(tl.int64)
     seed_of_head = tl.load(seed_ptr)
     for start in range(0, Sk, KEYS):
         j = start + key  # (KEYS,)
@@ -89,7 +88,9 @@ def softmaxsum_forward(
         m_new = tl.maximum(m, tl.max(score, 1) * scale_log2_e)  # (QUERIES,)
         p = term_s(x, m_new[:, None])  # (QUERIES, KEYS)
         s = correct_s(s, m, m_new) + tl.sum(p, 1)  # (QUERIES,)
-        keep = tl.where(random(seed_of_head, i[:, None], h, j[None, :], b) >= dropped_2, kept, 0.0)
+        keep = tl.where(
+            random(seed_of_head, i[:, None], h, j[None, :], b).to(tl.float32) >= dropped, kept, 0.0
+        )
         weight = p * keep  # (QUERIES, KEYS)
         v = v_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
         o = tl.dot(weight.to(v.dtype), v, correct_o(o, m[:, None], m_new[:, None]))

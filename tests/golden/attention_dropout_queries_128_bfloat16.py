@@ -3,7 +3,7 @@
 # Printed by fusedreduce from SoftmaxSum. Change that, not this file.
 #   score = q[b, h, i] . k[b, h // group, j]
 #   x = score * scale
-#   keep = where(random(seed[0], i, h, j, b) >= dropped.to(int32), kept, 0.0)
+#   keep = where(random(seed[0], i, h, j, b).to(float) >= dropped, kept, 0.0)
 #   state   m: Max of x;  s: Sum of exp(x - m);  o: Sum of exp(x - m) * (v * keep)
 #   d score = scale * exp(score * scale - where(abs(saved_m) == inf, 0.0, saved_m)) * (keep *  ...
 #   plan    query blocks outside, tiles of 64 queries x 64 keys, 4 warps, 2 stages
@@ -56,7 +56,6 @@ def softmaxsum_queries(
     delta = tl.load(delta_ptr + first_row + i, mask=i < Sq, other=0.0)  # (QUERIES,)
     dq = tl.full((QUERIES, 128), 0.0, tl.float32)  # (QUERIES, 128)
     scale_log2_e = scale * 1.4426950408889634
-    dropped_2 = dropped.to(tl.int32).to(tl.int64)
     seed_of_head = tl.load(seed_ptr)
     natural = tl.where(tl.abs(saved_m) == float("inf"), 0.0, saved_m) * 1.4426950408889634
     for start in range(0, Sk, KEYS):
@@ -65,7 +64,9 @@ def softmaxsum_queries(
         v = v_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
         score = tl.dot(q, k.T)  # (QUERIES, KEYS)
         exp2 = tl.exp2(score * scale_log2_e - natural[:, None])  # (QUERIES, KEYS)
-        keep = tl.where(random(seed_of_head, i[:, None], h, j[None, :], b) >= dropped_2, kept, 0.0)
+        keep = tl.where(
+            random(seed_of_head, i[:, None], h, j[None, :], b).to(tl.float32) >= dropped, kept, 0.0
+        )
         p = keep * exp2  # (QUERIES, KEYS)
         dp = tl.dot(d_out, v.T)  # (QUERIES, KEYS)
         ds = exp2 * (keep * dp - delta[:, None])  # (QUERIES, KEYS)
