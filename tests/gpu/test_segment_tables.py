@@ -85,6 +85,7 @@ def test_attention_replayed(keys: bool, device: torch.device) -> None:
             assert all(map(torch.equal, made, run()))
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 def test_no_torch_operation_and_no_wait(device: torch.device) -> None:
     """A call that comes again makes its tables without an operation of torch but allocations."""
     torch.use_deterministic_algorithms(False)
@@ -98,8 +99,8 @@ def test_no_torch_operation_and_no_wait(device: torch.device) -> None:
             seen.append(str(func))
             return func(*args, **(kwargs or {}))
 
-    torch.cuda.set_sync_debug_mode("error")
     try:
+        torch.cuda.set_sync_debug_mode("error")
         with Watch():
             making(at)
     finally:
