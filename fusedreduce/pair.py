@@ -1,7 +1,8 @@
 """The normal form of a pair reduction: for each query, a declared reduction over the keys it sees.
 
     score           = q[b, h, i, :] . k[b, h // group, j, :]
-    state[b, h, i]  = merge over j, where mask(b, h, i, j), of lift(operands(score, b, h, i, j))
+    state[b, h, i]  = merge over j, where mask(b, h, i, j), of lift(operands(score, b, h, i, j));
+                      with a first element, after lift(first(b, h, i))
     payload fields  are vectors: sum_j weight(score, state) * v[b, h // group, j, :]
 
 Operands, mask and what the user's score function adds are expressions over `score`, the indices
@@ -10,7 +11,7 @@ b, h, i, j, the lengths Sq and Sk, run-time numbers, and reads of tables.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
@@ -19,12 +20,14 @@ from fusedreduce.declare.record import Field, Record
 from fusedreduce.errors import NotFusible, message
 from fusedreduce.ir.check import kind_of, kind_of_dtype
 from fusedreduce.ir.differentiate import derivative
-from fusedreduce.ir.expr import Expr, call, const, names, var, where
+from fusedreduce.ir.expr import Expr, call, const, names, substitute, var, where
 from fusedreduce.ir.ops import OPS
 from fusedreduce.program import widest
+from fusedreduce.states import lifted
 
 SCORE = "score"
 INDICES = ("b", "h", "i", "j")
+BEFORE = -1  # the position of an element before every key
 SIZES = ("Sq", "Sk", "q_offset", "k_offset")  # run-time integers
 LONGEST = 2**28  # of lengths and offsets: positions are int32 in kernels, and so are their sums
 HALF = ("float16", "bfloat16")
@@ -83,6 +86,8 @@ class Pair:
     reads     every read of a table in operands and mask
     numbers   run-time numbers that operands and mask read
     results   what is written for each query
+    first     operands, payloads and `j` of an element before every key, whatever the mask; () for
+              none. Its score is no product: what is done to raw scores is not done to it
     dtype     of q, k and v; `state` of everything else
     D, DV     the widths of q and k, and of v; DV is 0 without a payload
     """
@@ -99,6 +104,7 @@ class Pair:
     state: str
     D: int
     DV: int
+    first: tuple[tuple[str, Expr], ...] = ()
 
     @cached_property
     def kinds(self) -> dict[str, str]:
@@ -121,7 +127,7 @@ class Pair:
 
     @cached_property
     def bounded(self) -> bool:
-        """Is every operand a moderate number for moderate scores: is nothing read or cut off?"""
+        """Is every operand of a key moderate for moderate scores: is nothing read or cut off?"""
         return is_moderate(*(e for _, e in self.operands))
 
     @cached_property
@@ -176,6 +182,11 @@ def payload_weight(record: Record, f: Field) -> Expr:
             )
         )
     return weight
+
+
+def first_state(record: Record, first: Mapping[str, Expr]) -> dict[str, Expr]:
+    """Each field and slot of the state of one element, of these operands, payloads and `j`."""
+    return {n: substitute(e, first) for n, e in lifted(record).items()}
 
 
 def holds_element(record: Record) -> Expr:

@@ -25,6 +25,7 @@ from fusedreduce.run.calls import Plan
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.run.pair_printed import Backward, Forward, rows_by_kernel
 from fusedreduce.run.pair_rows import RowValues
+from fusedreduce.run.pair_sinks import SINKS
 from fusedreduce.structure import Leaf
 
 Values = Mapping[str, Any]
@@ -167,6 +168,8 @@ class PreparedPair:
             with outside_autocast():
                 rows = row_values(inputs, saved, vectors, adjoints)
                 found = by_inputs(inputs, vectors, rows)
+                if made.first:  # sinks (H,), in the same order each time
+                    found[SINKS] = rows[made.first].sum((0, 2))
             answer: Tensors = {}
             for n, gradient in found.items():
                 n = origin.get(n, n)
@@ -190,7 +193,8 @@ def backward_of(task: PairTask, pair: Pair, wanted: tuple[str, ...]) -> PairBack
     """The derived backward; None where the meaning is to be differentiated."""
     try:
         gauged = False if task.state else None
-        return backward(pair, tuple(origins(task, wanted)), gauged)
+        tables = (*origins(task, wanted), *[SINKS] * (SINKS in wanted))
+        return backward(pair, tables, gauged)
     except NoBackward:
         return None
 

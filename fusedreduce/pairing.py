@@ -2,8 +2,8 @@
 
 A `PairTask` is what somebody asked for, without any tensor: equal tasks share everything that was
 made for one of them. A call's arguments have fixed names: q, k, v, the number `scale`, the user's
-tensors of the score s0, s1, ... and of the mask m0, ..., other operands o0, ..., two offsets, and
-of dropout the tensor `seed` and the numbers `dropped` and `kept`.
+tensors of the score s0, s1, ... and of the mask m0, ..., other operands o0, ..., two offsets, of
+dropout the tensor `seed` and the numbers `dropped` and `kept`, and the tensor `sinks` (H,).
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from fusedreduce.request import require_positions, state_dtype
 from fusedreduce.run import eager
 from fusedreduce.run.pair_dropout import Offsets, keep, kept
 from fusedreduce.run.pair_inputs import NO_TABLES, PairInputs
+from fusedreduce.run.pair_sinks import sink
 from fusedreduce.trace import dtype_kind
 from fusedreduce.trace import kind_of as trace_kind
 
@@ -63,6 +64,7 @@ class PairTask:
     operands  the declaration's operands but the score, in the order of the arguments o0, o1, ...
     varying   for each of them the indices that it varies with: "bhj" of a tensor (B, H, 1, Sk)
     dropout   payloads are dropped at random: the offsets of queries and keys, by name or 0
+    sinks     each head has an element before every key, of score sinks[h] and with payloads of 0
     """
 
     R: type[Reduction]
@@ -74,6 +76,7 @@ class PairTask:
     operands: tuple[str, ...] = ()
     varying: tuple[str, ...] = ()
     dropout: Offsets | None = None
+    sinks: bool = False
 
     @property
     def name(self) -> str:
@@ -92,15 +95,14 @@ class PairTask:
     @cached_property
     def is_bare(self) -> bool:
         """Is no table read?"""
-        return not (
-            has_tables(self.score) or has_tables(self.mask) or self.operands or self.dropout
-        )
+        reads = has_tables(self.score) or has_tables(self.mask)
+        return not (reads or self.operands or self.dropout or self.sinks)
 
     @property
     def options(self) -> tuple[Any, ...]:
         return (
             self.outputs, self.state, self.scaled, self.score, self.mask, self.operands,
-            self.varying, self.dropout,
+            self.varying, self.dropout, self.sinks,
         )  # fmt: skip
 
     @cached_property
@@ -117,10 +119,11 @@ class PairTask:
         operands = {n: four(values[f"o{k}"], values["q"]) for k, n in enumerate(self.operands)}
         arguments = (self.R, values["q"], values["k"], v, given.score, given.mask)
         weigh = given.keep if self.dropout else None
+        first = values["sinks"][:, None, None] if self.sinks else None
         with pipeline.meaning():
             if not self.state:
-                return eager.pair(*arguments, self.outputs, operands, keep=weigh)
-            found = eager.pair_state(*arguments, operands, keep=weigh)
+                return eager.pair(*arguments, self.outputs, operands, keep=weigh, first=first)
+            found = eager.pair_state(*arguments, operands, keep=weigh, first=first)
         fields = needed_fields(record, frozenset(self.outputs))
         slots = [s.name for s in record.slots if self.state == "whole" or s.field in fields]
         return {f"state.{n}": found[n] for n in slots}
@@ -181,6 +184,7 @@ class Given:
             found |= self.mask_bound.renamed("m").tables
         operands = [f"o{k}" for k in range(len(self.task.operands))]
         operands += ["seed"] if self.task.dropout else []
+        operands += ["sinks"] if self.task.sinks else []
         return found | {n: v for n in operands if isinstance(v := self.values[n], Tensor)}
 
     def inputs(self, numbers: tuple[str, ...]) -> PairInputs:
@@ -220,7 +224,8 @@ def pair_of(task: PairTask, values: Values, trust: bool) -> Pair:
     if task.dropout:
         operands.append((keep_of(record), keep(task.dropout)))
         record = dropped(record)
-    exprs = [*(e for _, e in operands), *([] if seen is None else [seen])]
+    first = sink(record) if task.sinks else ()
+    exprs = [*(e for _, e in operands), *([] if seen is None else [seen]), *(e for _, e in first)]
     tables = {n: Table(n, t.dim(), name_of(t.dtype)) for n, t in given.tables.items()}
     reads = ir_tables.reads(*exprs)
     read = set(ir_tables.tables(*exprs))
@@ -234,7 +239,7 @@ def pair_of(task: PairTask, values: Values, trust: bool) -> Pair:
         tuple(t for n, t in tables.items() if n in read),
         tuple(read_of(node, tables) for node in reads), numbers,
         results_of(task, record, dtype, state), dtype, state, q.shape[-1],
-        0 if v is None else v.shape[-1],
+        0 if v is None else v.shape[-1], first,
     )  # fmt: skip
 
 

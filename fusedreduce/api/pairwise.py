@@ -173,6 +173,7 @@ class PairCall:
     impl: str | None
     trust: bool
     dropout: Dropout | None = None
+    sinks: Tensor | None = None
 
     def results(self) -> dict[str, Tensor]:
         """The outputs by name."""
@@ -199,7 +200,7 @@ class PairCall:
         runner = runner_for(
             self.R, self.outputs, state, self.scale is not None,
             "" if score is None else score.text, "" if mask is None else mask.text, names, varying,
-            None if self.dropout is None else self.dropout.by,
+            None if self.dropout is None else self.dropout.by, self.sinks is not None,
         )  # fmt: skip
         values: dict[str, Any] = {"q": self.q, "k": self.k}
         payload = next((given[n] for n in record.payloads if n in given), None)
@@ -214,6 +215,8 @@ class PairCall:
             values["scale"] = float(self.scale)
         if self.dropout is not None:
             values |= self.dropout.values
+        if self.sinks is not None:
+            values["sinks"] = self.sinks
         values["q_offset"] = as_argument(self.q_offset)
         values["k_offset"] = as_argument(self.k_offset)
         return runner, values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from fusedreduce.declare.record import NO_POSITION, Field, Record
 from fusedreduce.ir.expr import Expr, names, var, walk
@@ -21,6 +22,7 @@ class PairState(CorrectedPrinter):
     positive  the scalar that multiplies the raw score in `x` is positive: extremes of the raw score
               come first
     moderate  operands that are finite whatever the score is
+    first     the state before any key, slot by slot: text and place; {} where it is the identity
     """
 
     LENGTH = "Sk"
@@ -29,6 +31,7 @@ class PairState(CorrectedPrinter):
     absorbed = False
     positive: Expr | None = None
     moderate: frozenset[str] = frozenset()
+    first: Mapping[str, tuple[str, str]] = MappingProxyType({})
     weights: Mapping[str, Expr]  # of the payload, by vector field
 
     @property
@@ -45,6 +48,15 @@ class PairState(CorrectedPrinter):
                 if a in plain and b.op == "var" and b.value in self.moderate:
                     found[n] = a
         return found
+
+    def full(self, name: str, identity: object, type_: str) -> str:
+        """A row variable that starts as the state before any key says."""
+        if name not in self.first:
+            return super().full(name, identity, type_)
+        text, place = self.first[name]
+        if place == "scalar":
+            text = f"tl.full(({self.body.ROWS},), {text}, {self.dtype(type_)})"
+        return self.row(self.claim(name), text)
 
     def masked(self, text: str, identity: str, place: str, present: str = "") -> str:
         if text in self.covered:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fusedreduce.declare.record import Record
@@ -15,7 +15,9 @@ from fusedreduce.kernels.pair_header import header
 from fusedreduce.kernels.pair_loops import PairLoops
 from fusedreduce.kernels.pair_stage import PairGeneral, PairState, absorbs, underflows
 from fusedreduce.kernels.rows import PrintedKernel
-from fusedreduce.pair import INDICES, Pair, Result, is_moderate
+from fusedreduce.kernels.spelling import literal
+from fusedreduce.kernels.stage import tight
+from fusedreduce.pair import INDICES, Pair, Result, first_state, is_moderate
 from fusedreduce.plan.pairs import PairPlan, chunks
 from fusedreduce.program import Axis, Input, Program, Stage
 
@@ -61,6 +63,7 @@ class ForwardPrinter:
             results = {n: tested(substitute(e, back)) for n, e in results.items()}
             self.natural = {e: f"natural_{n}" for n, e in back.items()}
             weights = replace(pair, record=record).weights
+        self.first = self.lowered_first(record, "" if moved is None else moved[1])
         self.x = next((n for n in operands), "")
         self.operands = {n: frame.lowered(e) for n, e in operands.items()}
         self.mask = None if pair.mask is None else frame.lowered(pair.mask)
@@ -74,7 +77,8 @@ class ForwardPrinter:
         self.unguarded = replace(
             self.record, guards=frozenset(g for g in self.record.guards or () if self.is_needed(g))
         )
-        self.finite = self.record.guards is not None and pair.bounded
+        moderate = pair.bounded and not pair.first  # what a first element reads may be infinite
+        self.finite = self.record.guards is not None and moderate
         self.vectors = [f for f in stage.record.fields if f.name in pair.weights]
         if isinstance(self.state, PairState):
             kinds = dict.fromkeys((*record.operands, *BY_INDEX, "j"), "float") | fields
@@ -90,6 +94,15 @@ class ForwardPrinter:
         """On a tile of which nothing is masked and every score is finite?"""
         rule, _, name = guard.partition(":")
         return rule != "neutral" and not (rule == "old" and underflows(self.record, name))
+
+    def lowered_first(self, record: Record, in_twos: str) -> dict[str, Expr]:
+        """The state of the element before the keys; `in_twos`: the operand that counts so."""
+        given = dict(self.pair.first)
+        if not given:
+            return {}
+        if in_twos:
+            given[in_twos] = scaled(given[in_twos], LOG2_E, self.frame.is_scalar)
+        return {n: self.frame.lowered(e) for n, e in first_state(record, given).items()}
 
     def lowered_stage(self, record: Record) -> Stage:
         """The record lowered, over this kernel's operands and indices."""
@@ -120,8 +133,11 @@ class ForwardPrinter:
 
     def print(self) -> PrintedKernel:
         self.begin()
+        first = self.start_first()
+        if isinstance(self.state, PairState):
+            self.state.first = first
         self.state.start()
-        self.start_vectors()
+        self.start_vectors(first)
         exprs = [*self.operands.values(), *([] if self.mask is None else [self.mask])]
         self.frame.use(*exprs)
         for e in exprs:
@@ -156,7 +172,20 @@ class ForwardPrinter:
         self.access.bases("hk", "k", *["v"] * bool(self.vectors))
         self.q = self.access.load("q", self.pair.D, "i0", "QUERIES", "h")
 
-    def start_vectors(self) -> None:
+    def start_first(self) -> dict[str, tuple[str, str]]:
+        """The state before the keys: text and place; of split keys the first split has it."""
+        exprs = [*self.first.values()]
+        self.frame.use(*exprs)
+        self.access.load_reads(exprs, ("scalar", "row"), masked=True)
+        found, nothing = {}, {s.name: s.identity for s in self.pair.record.slots}
+        for n, e in self.first.items():
+            text, place = self.body.text(e), self.body.place(e)
+            if self.blocks.splits and n in nothing:
+                text = f"tl.where(split == 0, {text}, {literal(nothing[n])})"
+            found[n] = text, place
+        return found
+
+    def start_vectors(self, first: Mapping[str, tuple[str, str]]) -> None:
         """The payload fields: a tile for each part of the payload's width."""
         self.parts: dict[str, list[str]] = {}
         widths = chunks(self.pair.DV) if self.vectors else ()
@@ -165,7 +194,11 @@ class ForwardPrinter:
             self.parts[f.name] = [self.body.namer.claim(n) for n in names_]
             for name, width in zip(self.parts[f.name], widths, strict=True):
                 shape = f"(QUERIES, {width})"
-                self.w.line(f"{name} = tl.full({shape}, 0.0, tl.{self.pair.state})", shape)
+                text, place = first.get(f.name, ("0.0", "scalar"))
+                made = f"tl.full({shape}, {text}, tl.{self.pair.state})"
+                if place == "row":
+                    made = f"tl.broadcast_to({tight(text)}[:, None], {shape})"
+                self.w.line(f"{name} = {made}", shape)
 
     def step(self, start: str, masked: bool) -> None:
         """One block of keys."""
