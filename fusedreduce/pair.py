@@ -86,8 +86,8 @@ class Pair:
     reads     every read of a table in operands and mask
     numbers   run-time numbers that operands and mask read
     results   what is written for each query
-    first     operands, payloads and `j` of an element before every key, whatever the mask; () for
-              none. Its score is no product: what is done to raw scores is not done to it
+    first     operands and `j` of an element before every key, whatever the mask, whose payloads are
+              0; () for none. Its score is no product: what is done to those is not done to it
     dtype     of q, k and v; `state` of everything else
     D, DV     the widths of q and k, and of v; DV is 0 without a payload
     """
@@ -185,8 +185,11 @@ def payload_weight(record: Record, f: Field) -> Expr:
 
 
 def first_state(record: Record, first: Mapping[str, Expr]) -> dict[str, Expr]:
-    """Each field and slot of the state of one element, of these operands, payloads and `j`."""
-    return {n: substitute(e, first) for n, e in lifted(record).items()}
+    """Each field and slot of the state of one element, of these operands and `j`; vectors are 0."""
+    vectors = {f.name for f in record.fields if is_vector(record, f)}
+    return {
+        n: const(0.0) if n in vectors else substitute(e, first) for n, e in lifted(record).items()
+    }
 
 
 def holds_element(record: Record) -> Expr:

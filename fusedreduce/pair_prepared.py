@@ -148,7 +148,7 @@ class PreparedPair:
             return Plan(names, wanted, self.run, outputs, floating, (), self.meaning, None)
         return Plan(
             names, wanted, self.forward(made.forward), outputs, floating, made.saved, self.meaning,
-            self.gradients(made, wanted), kept(made), self.task.state == "joint",
+            self.gradients(made, wanted), kept(made),
         )  # fmt: skip
 
     def gradients(self, made: PairBackward, wanted: tuple[str, ...]) -> Callable[[Values], Tensors]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -22,7 +22,7 @@ from fusedreduce.blocks.bound import Bound, require_state
 from fusedreduce.declare.dropped import dropped, keep_of
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
-from fusedreduce.declare.restrict import needed_fields, restricted
+from fusedreduce.declare.restrict import restricted
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.expr import Expr, const, names, substitute, var
 from fusedreduce.masks.sources import bind
@@ -45,11 +45,12 @@ from fusedreduce.request import require_positions, state_dtype
 from fusedreduce.run import eager
 from fusedreduce.run.pair_dropout import Offsets, keep, kept
 from fusedreduce.run.pair_inputs import NO_TABLES, PairInputs
-from fusedreduce.run.pair_sinks import sink
+from fusedreduce.run.pair_sinks import SINKS, sink
 from fusedreduce.trace import dtype_kind
 from fusedreduce.trace import kind_of as trace_kind
 
 Values = Mapping[str, Any]
+WHOLE = "whole"
 
 
 @dataclass(frozen=True)
@@ -57,8 +58,7 @@ class PairTask:
     """A declared reduction over the keys of each query: what `pairwise` asks for.
 
     outputs   of the declaration
-    state     "whole": the slots of the state are the results, as `state.<slot>`; "joint": those
-              that the outputs need; what becomes of them does not depend on the references
+    state     `WHOLE`: the slots of the state are the results, as `state.<slot>`
     scaled    the raw score is multiplied by the number `scale` first
     score     the text of a `Score`, "" for none; mask, the text of a `Mask`, likewise
     operands  the declaration's operands but the score, in the order of the arguments o0, o1, ...
@@ -119,14 +119,12 @@ class PairTask:
         operands = {n: four(values[f"o{k}"], values["q"]) for k, n in enumerate(self.operands)}
         arguments = (self.R, values["q"], values["k"], v, given.score, given.mask)
         weigh = given.keep if self.dropout else None
-        first = values["sinks"][:, None, None] if self.sinks else None
+        first = values[SINKS][:, None, None] if self.sinks else None
         with pipeline.meaning():
             if not self.state:
                 return eager.pair(*arguments, self.outputs, operands, keep=weigh, first=first)
             found = eager.pair_state(*arguments, operands, keep=weigh, first=first)
-        fields = needed_fields(record, frozenset(self.outputs))
-        slots = [s.name for s in record.slots if self.state == "whole" or s.field in fields]
-        return {f"state.{n}": found[n] for n in slots}
+        return {f"state.{s.name}": found[s.name] for s in record.slots}
 
 
 def four(value: Any, like: Tensor) -> Tensor:
@@ -184,7 +182,7 @@ class Given:
             found |= self.mask_bound.renamed("m").tables
         operands = [f"o{k}" for k in range(len(self.task.operands))]
         operands += ["seed"] if self.task.dropout else []
-        operands += ["sinks"] if self.task.sinks else []
+        operands += [SINKS] if self.task.sinks else []
         return found | {n: v for n in operands if isinstance(v := self.values[n], Tensor)}
 
     def inputs(self, numbers: tuple[str, ...]) -> PairInputs:
@@ -249,18 +247,20 @@ def name_of(dtype: torch.dtype) -> str:
 
 def record_of(task: PairTask, values: Values, trust: bool) -> Record:
     """The certified record with the fields that are needed here, and their types."""
+    kinds = tuple([kind_of_value(values[f"o{k}"]) for k in range(len(task.operands))])
+    return _record_of(task, kinds, "v" in values, trust)
+
+
+@lru_cache(maxsize=1024)
+def _record_of(task: PairTask, operands: tuple[str, ...], payload: bool, trust: bool) -> Record:
     for part in task.R.parts:  # a join has no definition of its own: parts are judged by theirs
         pipeline.certified(part.record, trust)
     record, _ = pipeline.certified(task.R.record, trust)
     kinds = dict.fromkeys(("b", "h", "i"), "int")
     kinds |= dict.fromkeys((record.operands[0], *record.payloads), "float")
-    for k, n in enumerate(task.operands):
-        kinds[n] = kind_of_value(values[f"o{k}"])
-    record = restricted(typed(record, kinds), frozenset(task.outputs), task.state == "whole")
-    if task.state == "joint":
-        slots = tuple(f"state.{s.name}" for s in record.slots)
-        record = replace(record, gauge=(*record.outputs, *slots))
-    return record if "v" in values else replace(record, payloads=())
+    kinds |= zip(task.operands, operands, strict=True)
+    record = restricted(typed(record, kinds), frozenset(task.outputs), bool(task.state))
+    return record if payload else replace(record, payloads=())
 
 
 def kind_of_value(value: Any) -> str:

@@ -1,7 +1,8 @@
 """Calls that come again: what was checked of tensors that lie as these do is not checked anew.
 
 A call is known by its options and by how its tensors lie, those it reads besides q, k and v too:
-its mask's, its score's and its sinks. What is in them is read in every call. Nothing is remembered of calls that torch looks on at.
+its mask's, its score's and its sinks. What is in them is read in every call. Nothing is remembered
+of calls that torch looks on at.
 """
 
 from __future__ import annotations

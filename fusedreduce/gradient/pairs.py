@@ -154,6 +154,7 @@ def of_first(pair: Pair, parts: Mapping[str, Expr]) -> Expr:
     """
     at = {mark(n): var(n) for n in INDICES}
     at |= {n if n == "j" else mark(n): e for n, e in pair.first}
+    at |= {mark(n): const(0.0) for n in pair.record.payloads}
     return simplify(substitute(parts.get(pair.record.operands[0], const(0.0)), at))
 
 

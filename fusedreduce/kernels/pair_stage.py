@@ -22,7 +22,7 @@ class PairState(CorrectedPrinter):
     positive  the scalar that multiplies the raw score in `x` is positive: extremes of the raw score
               come first
     moderate  operands that are finite whatever the score is
-    first     the state before any key, slot by slot: text and place; {} where it is the identity
+    begun     the state before any key, slot by slot: text and place; {} where it is the identity
     """
 
     LENGTH = "Sk"
@@ -31,7 +31,7 @@ class PairState(CorrectedPrinter):
     absorbed = False
     positive: Expr | None = None
     moderate: frozenset[str] = frozenset()
-    first: Mapping[str, tuple[str, str]] = MappingProxyType({})
+    begun: Mapping[str, tuple[str, str]] = MappingProxyType({})
     weights: Mapping[str, Expr]  # of the payload, by vector field
 
     @property
@@ -51,9 +51,9 @@ class PairState(CorrectedPrinter):
 
     def full(self, name: str, identity: object, type_: str) -> str:
         """A row variable that starts as the state before any key says."""
-        if name not in self.first:
+        if name not in self.begun:
             return super().full(name, identity, type_)
-        text, place = self.first[name]
+        text, place = self.begun[name]
         if place == "scalar":
             text = f"tl.full(({self.body.ROWS},), {text}, {self.dtype(type_)})"
         return self.row(self.claim(name), text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from fusedreduce.declare.record import Record
@@ -10,14 +10,13 @@ from fusedreduce.ir.expr import Expr, is_const, names, substitute, var, walk
 from fusedreduce.kernels.base_two import LOG2_E, counts_in_twos, in_base_two, scaled, tested
 from fusedreduce.kernels.lower import lower, lowered
 from fusedreduce.kernels.pair_access import PairAccess
+from fusedreduce.kernels.pair_first import First
 from fusedreduce.kernels.pair_frame import Blocks, Frame
 from fusedreduce.kernels.pair_header import header
 from fusedreduce.kernels.pair_loops import PairLoops
 from fusedreduce.kernels.pair_stage import PairGeneral, PairState, absorbs, underflows
 from fusedreduce.kernels.rows import PrintedKernel
-from fusedreduce.kernels.spelling import literal
-from fusedreduce.kernels.stage import tight
-from fusedreduce.pair import INDICES, Pair, Result, first_state, is_moderate
+from fusedreduce.pair import INDICES, Pair, Result, is_moderate
 from fusedreduce.plan.pairs import PairPlan, chunks
 from fusedreduce.program import Axis, Input, Program, Stage
 
@@ -63,7 +62,7 @@ class ForwardPrinter:
             results = {n: tested(substitute(e, back)) for n, e in results.items()}
             self.natural = {e: f"natural_{n}" for n, e in back.items()}
             weights = replace(pair, record=record).weights
-        self.first = self.lowered_first(record, "" if moved is None else moved[1])
+        self.first = First.of(frame, record, "" if moved is None else x)
         self.x = next((n for n in operands), "")
         self.operands = {n: frame.lowered(e) for n, e in operands.items()}
         self.mask = None if pair.mask is None else frame.lowered(pair.mask)
@@ -95,15 +94,6 @@ class ForwardPrinter:
         rule, _, name = guard.partition(":")
         return rule != "neutral" and not (rule == "old" and underflows(self.record, name))
 
-    def lowered_first(self, record: Record, in_twos: str) -> dict[str, Expr]:
-        """The state of the element before the keys; `in_twos`: the operand that counts so."""
-        given = dict(self.pair.first)
-        if not given:
-            return {}
-        if in_twos:
-            given[in_twos] = scaled(given[in_twos], LOG2_E, self.frame.is_scalar)
-        return {n: self.frame.lowered(e) for n, e in first_state(record, given).items()}
-
     def lowered_stage(self, record: Record) -> Stage:
         """The record lowered, over this kernel's operands and indices."""
         pair = self.pair
@@ -133,11 +123,10 @@ class ForwardPrinter:
 
     def print(self) -> PrintedKernel:
         self.begin()
-        first = self.start_first()
-        if isinstance(self.state, PairState):
-            self.state.first = first
+        if isinstance(self.state, PairState) and self.first is not None:
+            self.state.begun = self.first.printed(self.access, self.state.user)
         self.state.start()
-        self.start_vectors(first)
+        self.start_vectors()
         exprs = [*self.operands.values(), *([] if self.mask is None else [self.mask])]
         self.frame.use(*exprs)
         for e in exprs:
@@ -172,20 +161,7 @@ class ForwardPrinter:
         self.access.bases("hk", "k", *["v"] * bool(self.vectors))
         self.q = self.access.load("q", self.pair.D, "i0", "QUERIES", "h")
 
-    def start_first(self) -> dict[str, tuple[str, str]]:
-        """The state before the keys: text and place; of split keys the first split has it."""
-        exprs = [*self.first.values()]
-        self.frame.use(*exprs)
-        self.access.load_reads(exprs, ("scalar", "row"), masked=True)
-        found, nothing = {}, {s.name: s.identity for s in self.pair.record.slots}
-        for n, e in self.first.items():
-            text, place = self.body.text(e), self.body.place(e)
-            if self.blocks.splits and n in nothing:
-                text = f"tl.where(split == 0, {text}, {literal(nothing[n])})"
-            found[n] = text, place
-        return found
-
-    def start_vectors(self, first: Mapping[str, tuple[str, str]]) -> None:
+    def start_vectors(self) -> None:
         """The payload fields: a tile for each part of the payload's width."""
         self.parts: dict[str, list[str]] = {}
         widths = chunks(self.pair.DV) if self.vectors else ()
@@ -194,11 +170,7 @@ class ForwardPrinter:
             self.parts[f.name] = [self.body.namer.claim(n) for n in names_]
             for name, width in zip(self.parts[f.name], widths, strict=True):
                 shape = f"(QUERIES, {width})"
-                text, place = first.get(f.name, ("0.0", "scalar"))
-                made = f"tl.full({shape}, {text}, tl.{self.pair.state})"
-                if place == "row":
-                    made = f"tl.broadcast_to({tight(text)}[:, None], {shape})"
-                self.w.line(f"{name} = {made}", shape)
+                self.w.line(f"{name} = tl.full({shape}, 0.0, tl.{self.pair.state})", shape)
 
     def step(self, start: str, masked: bool) -> None:
         """One block of keys."""

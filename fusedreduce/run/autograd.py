@@ -31,7 +31,7 @@ def _remember(ctx: Any, call: Call, tensors: Sequence[Tensor], output: Sequence[
     ctx.mark_non_differentiable(*(t for t in results if not t.is_floating_point()), *saved)
     ctx.set_materialize_grads(False)
     ctx.results = [(t.shape, t.dtype, t.device) for t in results]
-    ctx.saved, ctx.again = len(saved), False
+    ctx.saved = len(saved)
 
 
 class Rows(torch.autograd.Function):
@@ -55,13 +55,12 @@ class Rows(torch.autograd.Function):
             for g, (shape, dtype, device) in zip(gradients, ctx.results, strict=False)
             if dtype.is_floating_point
         ]
-        if not call.derived or ctx.again or any(map(in_a_loop, ups)):
+        if not call.derived or any(map(in_a_loop, ups)):
             found = pulled_back(call, tensors, ups)
         elif torch.is_grad_enabled():
             found = RowsBackward.apply(call, *tensors, *ups, *saved)  # type: ignore[no-untyped-call]
         else:
             found = call.backward(tensors, ups, saved)
-        ctx.again |= call.joint and torch.is_grad_enabled()
         return None, *[None if k is None else found[k] for k in call.order]
 
 

@@ -16,8 +16,7 @@ SINKS = "sinks"  # the table, and the argument
 
 
 def sink(record: Record) -> tuple[tuple[str, Expr], ...]:
-    """Operands, payloads and position of that element; no weight is dropped."""
+    """Operands and position of that element; weights of its payload do not matter."""
     score, *weights = record.operands
-    found: dict[str, Expr] = {score: tables.element(SINKS, [var("h")])}
-    found |= dict.fromkeys(record.payloads, const(0.0)) | dict.fromkeys(weights, const(1.0))
-    return *found.items(), ("j", const(BEFORE))
+    read = tables.element(SINKS, [var("h")])
+    return (score, read), *((n, const(0.0)) for n in weights), ("j", const(BEFORE))

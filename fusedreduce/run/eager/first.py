@@ -1,6 +1,6 @@
 """An element before the keys of every query, in the meaning: it is put into the rows.
 
-Its score is given, its payloads are 0, it is never masked or dropped, and its position is -1.
+Its score is given, its payload is 0, it is never masked or dropped, and its position is -1.
 """
 
 from __future__ import annotations
@@ -23,9 +23,7 @@ def preceded(record: Record, rows: Rows, first: Tensor) -> Rows:
     values = dict(rows.values)
     values[score] = _joined(rows.rows(first[..., None]), rows.elements(values[score]))
     values["j"] = _joined(torch.full_like(values["j"][..., :1, :], BEFORE), values["j"])
-    for n in record.payloads:
-        values[n] = _joined(torch.zeros_like(values[n][..., :1, :]), values[n])
-    made = replace(rows, values=values, n=rows.n + 1)
+    made = replace(rows, values=values, n=rows.n + 1, ahead=1)
     return replace(made, inside=_with_one(rows, rows.inside), keep=_with_one(rows, rows.keep))
 
 

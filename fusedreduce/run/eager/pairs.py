@@ -129,7 +129,9 @@ def _rows(
     with ieee():
         scores = q @ k.transpose(2, 3)
     x = scores if score is None else torch.as_tensor(score(scores, *seen)).to(scores)
-    placed = {(*R.record.operands, "")[0]: x} | {n: _placed(n, operands[n], B, H, Sq, Sk) for n in operands}
+    placed = {(*R.record.operands, "")[0]: x} | {
+        n: _placed(n, operands[n], B, H, Sq, Sk) for n in operands
+    }
     require_operands(
         R.record,
         {n: t for n, t in placed.items() if n}
