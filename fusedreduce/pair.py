@@ -214,7 +214,8 @@ def finished(record: Record, output: str) -> Expr:
 
 
 def result_kind(record: Record, expr: Expr) -> str:
-    return kind_of(expr, {f.name: f.result for f in record.fields})
+    kinds = {s.name: s.type for s in record.slots} | {f.name: f.result for f in record.fields}
+    return kind_of(expr, kinds)
 
 
 def depends_on(record: Record, expr: Expr, fields: Collection[str]) -> bool:

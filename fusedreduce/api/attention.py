@@ -143,7 +143,7 @@ def _attention(
     dropout = dropout_of(dropout_p, rng_seed, q, by)
     call = PairCall(
         R, q, k, v, scale_of(scale, q), score, mask, tuple(dict.fromkeys(("out", *wanted))), {},
-        q_offset, k_offset, impl, False, dropout, checked(sinks, q),
+        q_offset, k_offset, impl, False, dropout, checked(sinks, q, R.record),
     )  # fmt: skip
     runner, values = call.prepared("")
     found = runner(values, impl)

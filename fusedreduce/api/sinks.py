@@ -6,13 +6,24 @@ from typing import Any
 
 from torch import Tensor
 
-from fusedreduce.errors import ShapeError, message
+from fusedreduce.declare.record import Record
+from fusedreduce.errors import NotFusible, ShapeError, message
 
 
-def checked(sinks: Any, q: Tensor) -> Tensor | None:
+def checked(sinks: Any, q: Tensor, record: Record) -> Tensor | None:
     """Logits, one a head of q; None of none."""
     if sinks is None:
         return None
+    if record.form == "general":
+        raise NotFusible(
+            message(
+                f"attention: {record.name} with `sinks`",
+                expected="a declaration in corrected form, whose fields say what an element adds",
+                came="a general form",
+                where=record.line,
+                do="declare fields with terms: fr.Max, fr.Sum, ...",
+            )
+        )
     heads = q.shape[1]
     if isinstance(sinks, Tensor) and sinks.shape == (heads,) and sinks.is_floating_point():
         return sinks

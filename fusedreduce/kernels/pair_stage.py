@@ -9,7 +9,7 @@ from fusedreduce.declare.record import NO_POSITION, Field, Record
 from fusedreduce.ir.expr import Expr, names, var, walk
 from fusedreduce.kernels.corrected import CorrectedPrinter
 from fusedreduce.kernels.general import GeneralPrinter
-from fusedreduce.kernels.stage import tuple_of
+from fusedreduce.kernels.stage import tight, tuple_of
 from fusedreduce.kernels.writer import brackets
 from fusedreduce.program import widest
 
@@ -50,11 +50,16 @@ class PairState(CorrectedPrinter):
         return found
 
     def full(self, name: str, identity: object, type_: str) -> str:
-        """A row variable that starts as the state before any key says."""
+        """A row variable that starts as the state before any key says.
+
+        NOTE: Triton's interpreter makes floats of a truth value that fills a tile (3.6 to 3.9).
+        """
         if name not in self.begun:
             return super().full(name, identity, type_)
         text, place = self.begun[name]
-        if place == "scalar":
+        if place == "scalar" and type_ == "bool" and text.endswith(")"):
+            text = f"tl.full(({self.body.ROWS},), {tight(text)}.to(tl.int32), tl.int32) != 0"
+        elif place == "scalar":
             text = f"tl.full(({self.body.ROWS},), {text}, {self.dtype(type_)})"
         return self.row(self.claim(name), text)
 
