@@ -10,9 +10,9 @@ from torch import Tensor
 
 import fusedreduce as fr
 from fusedreduce.api import recent
-from fusedreduce.errors import NotFusible, ShapeError
+from fusedreduce.errors import DeviceError, NotFusible, ShapeError
 from tests import sinks as of_sinks
-from tests.sinks import MASKS, NAMES, check_all, inputs, plain
+from tests.sinks import MASKS, NAMES, check_all, inputs, joined, plain
 
 INF = float("inf")
 IMPLS = ("eager", "tiles")
@@ -267,6 +267,38 @@ def test_sinks_beside_the_tensors_of_a_mask_and_a_score() -> None:
         torch.testing.assert_close(out, right)
     assert len(recent._calls) == 1
     recent._calls.clear()
+
+
+@pytest.mark.parametrize("impl", IMPLS)
+def test_their_gradient_alone(impl: str) -> None:
+    q, k, v, sinks = inputs(torch.float64)
+    q, k, v = (t.detach() for t in (q, k, v))
+    for names in (NAMES[:1], NAMES[1:2]):
+        found = fr.attention(q, k, v, sinks=sinks, enable_gqa=True, aux=("lse",), impl=impl)
+        ours, right = (
+            joined({"out": found[0], **found[1]}, names),
+            joined(plain(q, k, v, sinks), names),
+        )
+        up = torch.randn_like(ours)
+        slopes = [torch.autograd.grad(o, sinks, up) for o in (ours, right)]
+        torch.testing.assert_close(*slopes)
+
+
+@pytest.mark.parametrize("sizes", [(0, 2, 3, 5), (1, 0, 3, 5), (1, 2, 0, 5)], ids=str)
+def test_no_query(sizes: tuple[int, ...]) -> None:
+    B, H, queries, keys = sizes
+    tensors = [torch.randn(B, H, n, 4) for n in (queries, keys, keys)]
+    sinks = torch.zeros(H, requires_grad=True)
+    out = fr.attention(*tensors, sinks=sinks)
+    assert out.shape == (B, H, queries, 4)
+    (slope,) = torch.autograd.grad(out.sum(), sinks)
+    assert not slope.any()
+
+
+def test_sinks_elsewhere() -> None:
+    q, k, v, sinks = inputs(torch.float64)
+    with pytest.raises(DeviceError, match=r"sinks on meta"):
+        fr.attention(q, k, v, sinks=sinks.to("meta"), enable_gqa=True)
 
 
 @pytest.mark.parametrize("again", range(3))
