@@ -241,9 +241,7 @@ class PairCall:
             given[record.payloads[0]] = self.v
         return operands_of(record, self.q, given, record.outputs if state else self.outputs)
 
-    def merged(
-        self, seed: Mapping[str, Tensor], state: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:  # fmt: skip
+    def merged(self, seed: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The elements of the seed, then those of the state."""
         before = {n: seed[n].to(t.dtype) for n, t in state.items()}
         return merging.merge(self.record, before, state)

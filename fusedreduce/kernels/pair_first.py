@@ -42,9 +42,7 @@ class First:
                  for n, e in first_state(record, fixed).items()}  # fmt: skip
         return cls(frame, {n: frame.lowered(e) for n, e in given.items()}, state)
 
-    def printed(
-        self, access: PairAccess, user: Mapping[Expr, str]
-    ) -> dict[str, tuple[str, str]]:  # fmt: skip
+    def printed(self, access: PairAccess, user: Mapping[Expr, str]) -> dict[str, tuple[str, str]]:
         """Print what is read; text and place of each slot. Of split keys the first part has it."""
         body, split = self.frame.body, self.frame.blocks.splits
         exprs = [*self.operands.values()]
@@ -63,7 +61,7 @@ class First:
 
     def applied(
         self, wish: str, e: Expr, given: Mapping[str, str], user: Mapping[Expr, str]
-    ) -> str:  # fmt: skip
+    ) -> str:
         """A call of a printed helper for e; e itself where it is a name or a number."""
         if e.op == "const":
             return literal(e.value)
