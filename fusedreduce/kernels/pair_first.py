@@ -18,11 +18,16 @@ from fusedreduce.program import widest
 
 @dataclass(frozen=True)
 class First:
-    """Operands of the element, and its state over them and the indices b, h and i."""
+    """Operands of the element, and its state over them and the indices b, h and i.
+
+    outweighs   (operand, number): all references are extremes of this operand, which no key moves
+                from that number, and then every tile needs its guards; None where that is unknown
+    """
 
     frame: Frame
     operands: Mapping[str, Expr]
     state: Mapping[str, Expr]
+    outweighs: tuple[str, float] | None = None
 
     @classmethod
     def of(cls, frame: Frame, record: Record, in_twos: str) -> First | None:
@@ -40,7 +45,18 @@ class First:
         kinds = dict.fromkeys(record.operands, "float") | dict.fromkeys(INDICES, "int")
         state = {n: lower(e, kinds, pair.state, None)
                  for n, e in first_state(record, fixed).items()}  # fmt: skip
-        return cls(frame, {n: frame.lowered(e) for n, e in given.items()}, state)
+        lowered = {n: frame.lowered(e) for n, e in given.items()}
+        return cls(frame, lowered, state, outweighing(record))
+
+    def odd(self) -> str:
+        """Is it such an element, in some row? After `printed`."""
+        assert self.outweighs is not None
+        name, number = self.outweighs
+        x = self.operands[name]
+        text = f"{self.frame.body.text(x)} == {literal(number)}"
+        if self.frame.body.place(x) == "row":
+            text = f"tl.max(({text}).to(tl.int32), 0) > 0"
+        return text
 
     def printed(self, access: PairAccess, user: Mapping[Expr, str]) -> dict[str, tuple[str, str]]:
         """Print what is read; text and place of each slot. Of split keys the first part has it."""
@@ -70,3 +86,14 @@ class First:
             return arguments[0]
         name = self.frame.body.functions.define(wish, names(e), e, user)
         return f"{name}({', '.join(arguments)})"
+
+
+def outweighing(record: Record) -> tuple[str, float] | None:
+    """The operand and the number at which an element is the extreme for good."""
+    free = {(f.kind, f.term) for f in record.references}
+    if len(free) != 1:
+        return None
+    ((kind, term),) = free
+    if term is None or term.op != "var" or kind not in ("Max", "Min"):
+        return None
+    return str(term.value), float("inf") if kind == "Max" else float("-inf")

@@ -76,8 +76,8 @@ class ForwardPrinter:
         self.unguarded = replace(
             self.record, guards=frozenset(g for g in self.record.guards or () if self.is_needed(g))
         )
-        moderate = pair.bounded and not pair.first  # what a first element reads may be infinite
-        self.finite = self.record.guards is not None and moderate
+        first = self.first is None or self.spares_guards(self.first)
+        self.finite = self.record.guards is not None and pair.bounded and first
         self.vectors = [f for f in stage.record.fields if f.name in pair.weights]
         if isinstance(self.state, PairState):
             kinds = dict.fromkeys((*record.operands, *BY_INDEX, "j"), "float") | fields
@@ -88,6 +88,13 @@ class ForwardPrinter:
             }
             self.state.positive = self.positive_scale()
             self.state.moderate = frozenset(n for n, e in pair.drawn if is_moderate(e))
+
+    def spares_guards(self, first: First) -> bool:
+        """May whole blocks go without guards beside an element that may be infinite?
+
+        Where it is, they are left to the loop of partial ones: it has to be there.
+        """
+        return first.outweighs is not None and self.loops.ends_masked
 
     def is_needed(self, guard: str) -> bool:
         """On a tile of which nothing is masked and every score is finite?"""
@@ -136,7 +143,8 @@ class ForwardPrinter:
         self.frame.scalars(*exprs)
         self.access.load_reads(exprs, ("scalar", "row"), masked=True)
         self.body.hoist(exprs, lambda n: var(n) in self.body.known)
-        self.loops.visit(self.step)
+        odd = self.first.odd() if self.first is not None and self.finite else ""
+        self.loops.visit(self.step, odd)
         self.state.after()
         self.state.read = {}
         self.store()

@@ -20,18 +20,6 @@ def first_s(x):
 
 
 @triton.jit
-def neutral_m(m):
-    return tl.where(tl.abs(m) == float("inf"), 0.0, m)
-
-
-@triton.jit
-def old_or_new_m(old_m, new_m):
-    return tl.where(
-        old_m == float("-inf"), new_m, tl.where(tl.abs(old_m) == float("inf"), 0.0, old_m)
-    )
-
-
-@triton.jit
 def term_s(x, m):
     return tl.exp2(x - m)
 
@@ -44,6 +32,18 @@ def correct_s(s, old_m, new_m):
 @triton.jit
 def correct_o(o, old_m, new_m):
     return o * tl.exp2(old_m - new_m)
+
+
+@triton.jit
+def neutral_m(m):
+    return tl.where(tl.abs(m) == float("inf"), 0.0, m)
+
+
+@triton.jit
+def old_or_new_m(old_m, new_m):
+    return tl.where(
+        old_m == float("-inf"), new_m, tl.where(tl.abs(old_m) == float("inf"), 0.0, old_m)
+    )
 
 
 @triton.jit
@@ -94,18 +94,18 @@ def softmaxsum_forward(
     o = tl.full((QUERIES, 128), 0.0, tl.float32)  # (QUERIES, 128)
     scale_log2_e = scale * 1.4426950408889634
     end = tl.minimum(Sk, i1)
-    full_end = tl.maximum(tl.minimum(Sk, i0 + 1) // KEYS * KEYS, 0)
+    full_end = tl.where(
+        first_x == float("inf"), 0, tl.maximum(tl.minimum(Sk, i0 + 1) // KEYS * KEYS, 0)
+    )
     for start in range(0, full_end, KEYS):
         k = k_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
         score = tl.dot(q, k.T)  # (QUERIES, KEYS)
         x = score * scale_log2_e  # (QUERIES, KEYS)
         m_new = tl.maximum(m, tl.max(score, 1) * scale_log2_e)  # (QUERIES,)
-        m_read = neutral_m(m_new)  # (QUERIES,)
-        m_old = old_or_new_m(m, m_read)  # (QUERIES,)
-        p = term_s(x, m_read[:, None])  # (QUERIES, KEYS)
-        s = correct_s(s, m_old, m_read) + tl.sum(p, 1)  # (QUERIES,)
+        p = term_s(x, m_new[:, None])  # (QUERIES, KEYS)
+        s = correct_s(s, m, m_new) + tl.sum(p, 1)  # (QUERIES,)
         v = v_desc.load([b, hk, start, 0]).reshape(KEYS, 128)  # (KEYS, 128)
-        o = tl.dot(p.to(v.dtype), v, correct_o(o, m_old[:, None], m_read[:, None]))
+        o = tl.dot(p.to(v.dtype), v, correct_o(o, m[:, None], m_new[:, None]))
         m = m_new  # (QUERIES,)
     for start in range(full_end, end, KEYS):
         j = start + key  # (KEYS,)

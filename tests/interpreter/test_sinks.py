@@ -83,17 +83,24 @@ def test_one_query_a_head(dtype: torch.dtype, splits: int) -> None:
 
 
 @pytest.mark.usefixtures("small_tiles")
-@pytest.mark.parametrize("dtype", [torch.float32, *HALF], ids=str)
-def test_infinite_sinks_and_nan(dtype: torch.dtype) -> None:
-    """As the meaning does, in blocks of which nothing is masked too."""
-    q, k, v, _ = (t.detach() for t in inputs(dtype))
+@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize("splits", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_infinite_sinks_and_nan(dtype: torch.dtype, splits: int, even: bool) -> None:
+    """As the meaning does: such a head leaves whole blocks to the loop of partial ones."""
+    lengths = {"queries": 48, "keys": 48} if even else {}
+    q, k, v, _ = (t.detach() for t in inputs(dtype, B=1, Hk=2, **lengths))
     odd = torch.tensor([INF, float("nan"), -INF, -1e30])
-    mask = MASKS["rows that see nothing"][0]
-    for given in (mask, None):
+    some, causal, window = (
+        MASKS["rows that see nothing"][0],
+        fr.masks.causal,
+        fr.masks.window(20, 9),
+    )
+    for given in (some, causal, window, None):
         options: dict[str, Any] = dict(sinks=odd, mask=given, enable_gqa=True, aux=NAMES[1:])
-        (out, more), (right, others) = (
-            fr.attention(q, k, v, impl=impl, **options) for impl in ("triton", "eager")
-        )  # fmt: skip
+        with split_keys(splits):
+            out, more = fr.attention(q, k, v, impl="triton", **options)
+        right, others = fr.attention(q, k, v, impl="eager", **options)
         close = 4 * torch.finfo(dtype).eps
         torch.testing.assert_close(out, right, equal_nan=True, rtol=close, atol=close)
         torch.testing.assert_close(more, others, equal_nan=True, rtol=1e-5, atol=1e-5)
