@@ -19,6 +19,7 @@ from fusedreduce.reductions import SoftmaxSum
 from fusedreduce.run import launch, pair_kernels, pair_rows, pair_splits
 from fusedreduce.run.compiled import Needs, row_needs
 from fusedreduce.run.pair_inputs import PairInputs
+from fusedreduce.run.pair_packing import packed
 from tests import pairs
 from tests.compile.aot import compile_pair, older
 from tests.pairs import DECLARED, Case, arguments, masked, scored, sizes
@@ -207,6 +208,21 @@ def test_a_state_to_start_from_in_the_first_split(capability: int) -> None:
     ready = pair_kernels.forward_kernel(states, plan, blocks, ("scale",), "")
     assert "split == 0" in ready.kernel.source
     check(compile_pair(ready, states, None, capability), plan, capability, 8 * (capability == 80))
+
+
+@pytest.mark.parametrize("splits", [False, True])
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_a_state_of_each_row(capability: int, splits: bool) -> None:
+    """One query a head: heads that share keys are rows, and each has a sink of its own."""
+    pair, inputs = with_sinks(1, 4000, 64, torch.bfloat16)
+    inputs = replace(inputs, k=inputs.k[:, :1], v=inputs.k[:, :1])
+    pair, inputs = packed(pair, inputs)
+    plan = pair_kernels.plan_of(pair, "forward", divmod(capability, 10))
+    blocks = replace(pair_kernels.blocks_of(pair, inputs, plan), splits=splits)
+    pair = pair_splits.pair_of_states(pair) if splits else pair
+    ready = pair_kernels.forward_kernel(pair, plan, blocks, ("scale",), "")
+    assert "sinks_of_query" in ready.kernel.source
+    check(compile_pair(ready, pair, None, capability), plan, capability, 16)
 
 
 @pytest.mark.parametrize("capability", [80, 90, 100])
