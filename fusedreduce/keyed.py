@@ -55,10 +55,6 @@ class Keyed:
         return self.seen.derived
 
     @property
-    def joint(self) -> bool:
-        return self.seen.joint
-
-    @property
     def order(self) -> tuple[int | None, ...]:
         return tuple(self.wanted.index(n) if n in self.wanted else None for n in self.names)
 

@@ -65,7 +65,6 @@ class Found:
     wanted: tuple[str, ...]
     derived: bool
     kept: tuple[int, ...] = ()
-    joint: bool = False
 
 
 @dataclass
@@ -121,7 +120,7 @@ class Entry:
         if plan is not None:
             self.found = replace(
                 self.found, wanted=plan.wanted, derived=plan.backward is not None,
-                kept=plan.places, joint=plan.joint,
+                kept=plan.places,
             )  # fmt: skip
         made = ready.run(values) if plan is None else plan.forward(values)
         return [_own(t, tensors) for t in made]

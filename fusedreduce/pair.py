@@ -1,7 +1,8 @@
 """The normal form of a pair reduction: for each query, a declared reduction over the keys it sees.
 
     score           = q[b, h, i, :] . k[b, h // group, j, :]
-    state[b, h, i]  = merge over j, where mask(b, h, i, j), of lift(operands(score, b, h, i, j))
+    state[b, h, i]  = merge over j, where mask(b, h, i, j), of lift(operands(score, b, h, i, j));
+                      with a first element, after lift(first(b, h, i))
     payload fields  are vectors: sum_j weight(score, state) * v[b, h // group, j, :]
 
 Operands, mask and what the user's score function adds are expressions over `score`, the indices
@@ -10,7 +11,7 @@ b, h, i, j, the lengths Sq and Sk, run-time numbers, and reads of tables.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, reduce
 
@@ -19,12 +20,14 @@ from fusedreduce.declare.record import Field, Record
 from fusedreduce.errors import NotFusible, message
 from fusedreduce.ir.check import kind_of, kind_of_dtype
 from fusedreduce.ir.differentiate import derivative
-from fusedreduce.ir.expr import Expr, call, const, names, var, where
+from fusedreduce.ir.expr import Expr, call, const, names, substitute, var, where
 from fusedreduce.ir.ops import OPS
 from fusedreduce.program import widest
+from fusedreduce.states import lifted
 
 SCORE = "score"
 INDICES = ("b", "h", "i", "j")
+BEFORE = -1  # the position of an element before every key
 SIZES = ("Sq", "Sk", "q_offset", "k_offset")  # run-time integers
 LONGEST = 2**28  # of lengths and offsets: positions are int32 in kernels, and so are their sums
 HALF = ("float16", "bfloat16")
@@ -83,6 +86,8 @@ class Pair:
     reads     every read of a table in operands and mask
     numbers   run-time numbers that operands and mask read
     results   what is written for each query
+    first     operands and `j` of an element before every key, whatever the mask, whose payloads are
+              0; () for none. Its score is no product: what is done to those is not done to it
     dtype     of q, k and v; `state` of everything else
     D, DV     the widths of q and k, and of v; DV is 0 without a payload
     """
@@ -99,6 +104,7 @@ class Pair:
     state: str
     D: int
     DV: int
+    first: tuple[tuple[str, Expr], ...] = ()
 
     @cached_property
     def kinds(self) -> dict[str, str]:
@@ -121,7 +127,7 @@ class Pair:
 
     @cached_property
     def bounded(self) -> bool:
-        """Is every operand a moderate number for moderate scores: is nothing read or cut off?"""
+        """Is every operand of a key moderate for moderate scores: is nothing read or cut off?"""
         return is_moderate(*(e for _, e in self.operands))
 
     @cached_property
@@ -178,6 +184,14 @@ def payload_weight(record: Record, f: Field) -> Expr:
     return weight
 
 
+def first_state(record: Record, first: Mapping[str, Expr]) -> dict[str, Expr]:
+    """Each field and slot of the state of one element, of these operands and `j`; vectors are 0."""
+    vectors = {f.name for f in record.fields if is_vector(record, f)}
+    return {
+        n: const(0.0) if n in vectors else substitute(e, first) for n, e in lifted(record).items()
+    }
+
+
 def holds_element(record: Record) -> Expr:
     """Does a state hold an element? One whose every number slot is at its identity holds none."""
     vectors = {f.name for f in record.fields if is_vector(record, f)}
@@ -200,7 +214,8 @@ def finished(record: Record, output: str) -> Expr:
 
 
 def result_kind(record: Record, expr: Expr) -> str:
-    return kind_of(expr, {f.name: f.result for f in record.fields})
+    kinds = {s.name: s.type for s in record.slots} | {f.name: f.result for f in record.fields}
+    return kind_of(expr, kinds)
 
 
 def depends_on(record: Record, expr: Expr, fields: Collection[str]) -> bool:
@@ -210,3 +225,21 @@ def depends_on(record: Record, expr: Expr, fields: Collection[str]) -> bool:
         if f.name in read and f.is_bound and f.term is not None:
             read |= set(names(f.term))
     return not read.isdisjoint(fields)
+
+
+def results_of(
+    record: Record, outputs: tuple[str, ...], whole: bool, dtype: str, state: str
+) -> tuple[Result, ...]:
+    """The outputs, or the whole state by slots; floats in the state's dtype, vectors in q's."""
+    vectors = {f.name for f in record.fields if is_vector(record, f)}
+    kinds = {"float": state, "int": "int64", "bool": "bool"}
+    if whole:
+        return tuple(Result(f"state.{s.name}", var(s.name), kinds[s.type], s.field in vectors)
+                     for s in record.slots)  # fmt: skip
+    made = []
+    for output in outputs:
+        expr = finished(record, output)
+        vector = depends_on(record, dict(record.finish)[output], vectors)
+        kind = kinds[result_kind(record, expr)]
+        made.append(Result(output or "value", expr, dtype if vector else kind, vector))
+    return tuple(made)

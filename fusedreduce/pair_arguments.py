@@ -91,6 +91,5 @@ def tables_of(task: PairTask, values: Values) -> Tables:
             for k, source in enumerate(over(text, names)[1]):
                 where: list[Any] = made if isinstance(source, Made) else direct
                 where.append((f"{prefix}{k}", source))
-    operands = [*(f"o{k}" for k in range(len(task.operands))), *["seed"] * bool(task.dropout)]
-    direct += [(n, n) for n in operands if isinstance(values[n], Tensor)]
+    direct += [(n, n) for n in task.besides if isinstance(values[n], Tensor)]
     return Tables(tuple(direct), tuple(made), tensors_of([m for _, m in made]))

@@ -27,6 +27,7 @@ from fusedreduce.run.calls import Plan
 from fusedreduce.run.pair_inputs import PairInputs
 from fusedreduce.run.pair_printed import Backward, Forward, rows_by_kernel
 from fusedreduce.run.pair_rows import RowValues
+from fusedreduce.run.pair_sinks import SINKS
 from fusedreduce.structure import Leaf
 
 Values = Mapping[str, Any]
@@ -157,7 +158,7 @@ class PreparedPair:
             return Plan(names, wanted, self.run, outputs, floating, (), self.meaning, None)
         return Plan(
             names, wanted, self.forward(made.forward), outputs, floating, made.saved, self.meaning,
-            self.gradients(made, wanted), kept(made), self.task.state == "joint",
+            self.gradients(made, wanted), kept(made),
         )  # fmt: skip
 
     def gradients(self, made: PairBackward, wanted: tuple[str, ...]) -> Callable[[Values], Tensors]:
@@ -180,7 +181,9 @@ class PreparedPair:
             adjoints = {n: values[n] for n in ups}
             with outside_autocast():
                 rows = row_values(inputs, saved, vectors, adjoints)
-                found = by_inputs(inputs, vectors, rows)
+                found = by_inputs(inputs, vectors, rows) if asked else {}
+                if made.first:  # sinks (H,), in the same order each time
+                    found[SINKS] = rows[made.first].sum((0, 2))
             answer: Tensors = {}
             for n, gradient in found.items():
                 n = origin.get(n, n)
@@ -204,7 +207,8 @@ def backward_of(task: PairTask, pair: Pair, wanted: tuple[str, ...]) -> PairBack
     """The derived backward; None where the meaning is to be differentiated."""
     try:
         gauged = False if task.state else None
-        return backward(pair, tuple(origins(task, wanted)), gauged)
+        tables = (*origins(task, wanted), *[SINKS] * (SINKS in wanted))
+        return backward(pair, tables, gauged)
     except NoBackward:
         return None
 

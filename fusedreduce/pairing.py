@@ -2,8 +2,8 @@
 
 A `PairTask` is what somebody asked for, without any tensor: equal tasks share everything that was
 made for one of them. A call's arguments have fixed names: q, k, v, the number `scale`, the user's
-tensors of the score s0, s1, ... and of the mask m0, ..., other operands o0, ..., two offsets, and
-of dropout the tensor `seed` and the numbers `dropped` and `kept`.
+tensors of the score s0, s1, ... and of the mask m0, ..., other operands o0, ..., two offsets, of
+dropout the tensor `seed` and the numbers `dropped` and `kept`, and the tensor `sinks` (H,).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -22,33 +22,23 @@ from fusedreduce.blocks.bound import Bound, require_state
 from fusedreduce.declare.dropped import dropped, keep_of
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
-from fusedreduce.declare.restrict import needed_fields, restricted
+from fusedreduce.declare.restrict import restricted
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.expr import Expr, const, names, substitute, var
 from fusedreduce.masks.sources import Prepare, bind, one_by_one
 from fusedreduce.masks.text import direct, has_tables, over
-from fusedreduce.pair import (
-    INDICES,
-    SCORE,
-    SIZES,
-    Pair,
-    Read,
-    Result,
-    Table,
-    depends_on,
-    finished,
-    is_vector,
-    result_kind,
-)
+from fusedreduce.pair import INDICES, SCORE, SIZES, Pair, Read, Table, results_of
 from fusedreduce.program import typed
 from fusedreduce.request import require_positions, state_dtype
 from fusedreduce.run import eager
 from fusedreduce.run.pair_dropout import Offsets, keep, kept
 from fusedreduce.run.pair_inputs import NO_TABLES, PairInputs
+from fusedreduce.run.pair_sinks import SINKS, sink
 from fusedreduce.trace import dtype_kind
 from fusedreduce.trace import kind_of as trace_kind
 
 Values = Mapping[str, Any]
+WHOLE = "whole"
 
 
 @dataclass(frozen=True)
@@ -56,13 +46,13 @@ class PairTask:
     """A declared reduction over the keys of each query: what `pairwise` asks for.
 
     outputs   of the declaration
-    state     "whole": the slots of the state are the results, as `state.<slot>`; "joint": those
-              that the outputs need; what becomes of them does not depend on the references
+    state     `WHOLE`: the slots of the state are the results, as `state.<slot>`
     scaled    the raw score is multiplied by the number `scale` first
     score     the text of a `Score`, "" for none; mask, the text of a `Mask`, likewise
     operands  the declaration's operands but the score, in the order of the arguments o0, o1, ...
     varying   for each of them the indices that it varies with: "bhj" of a tensor (B, H, 1, Sk)
     dropout   payloads are dropped at random: the offsets of queries and keys, by name or 0
+    sinks     each head has an element before every key, of score sinks[h] and with payloads of 0
     """
 
     R: type[Reduction]
@@ -74,6 +64,7 @@ class PairTask:
     operands: tuple[str, ...] = ()
     varying: tuple[str, ...] = ()
     dropout: Offsets | None = None
+    sinks: bool = False
 
     @property
     def name(self) -> str:
@@ -92,15 +83,19 @@ class PairTask:
     @cached_property
     def is_bare(self) -> bool:
         """Is no table read?"""
-        return not (
-            has_tables(self.score) or has_tables(self.mask) or self.operands or self.dropout
-        )
+        return not (has_tables(self.score) or has_tables(self.mask) or self.besides)
+
+    @property
+    def besides(self) -> tuple[str, ...]:
+        """Arguments that may be tables, but for those of score and mask."""
+        operands = (f"o{k}" for k in range(len(self.operands)))
+        return *operands, *["seed"] * bool(self.dropout), *[SINKS] * self.sinks
 
     @property
     def options(self) -> tuple[Any, ...]:
         return (
             self.outputs, self.state, self.scaled, self.score, self.mask, self.operands,
-            self.varying, self.dropout,
+            self.varying, self.dropout, self.sinks,
         )  # fmt: skip
 
     @cached_property
@@ -117,13 +112,12 @@ class PairTask:
         operands = {n: four(values[f"o{k}"], values["q"]) for k, n in enumerate(self.operands)}
         arguments = (self.R, values["q"], values["k"], v, given.score, given.mask)
         weigh = given.keep if self.dropout else None
+        first = values[SINKS][:, None, None] if self.sinks else None
         with pipeline.meaning():
             if not self.state:
-                return eager.pair(*arguments, self.outputs, operands, keep=weigh)
-            found = eager.pair_state(*arguments, operands, keep=weigh)
-        fields = needed_fields(record, frozenset(self.outputs))
-        slots = [s.name for s in record.slots if self.state == "whole" or s.field in fields]
-        return {f"state.{n}": found[n] for n in slots}
+                return eager.pair(*arguments, self.outputs, operands, keep=weigh, first=first)
+            found = eager.pair_state(*arguments, operands, keep=weigh, first=first)
+        return {f"state.{s.name}": found[s.name] for s in record.slots}
 
 
 def four(value: Any, like: Tensor) -> Tensor:
@@ -185,9 +179,7 @@ class Given:
             found |= self.score_bound.renamed("s").tables
         if has_tables(self.task.mask) and self.mask_bound:
             found |= self.mask_bound.renamed("m").tables
-        operands = [f"o{k}" for k in range(len(self.task.operands))]
-        operands += ["seed"] if self.task.dropout else []
-        return found | {n: v for n in operands if isinstance(v := self.values[n], Tensor)}
+        return found | {n: v for n in self.task.besides if isinstance(v := self.values[n], Tensor)}
 
     def inputs(self, numbers: tuple[str, ...]) -> PairInputs:
         v = self.values
@@ -226,7 +218,8 @@ def pair_of(task: PairTask, values: Values, trust: bool) -> Pair:
     if task.dropout:
         operands.append((keep_of(record), keep(task.dropout)))
         record = dropped(record)
-    exprs = [*(e for _, e in operands), *([] if seen is None else [seen])]
+    first = sink(record) if task.sinks else ()
+    exprs = [*(e for _, e in operands), *([] if seen is None else [seen]), *(e for _, e in first)]
     tables = {n: Table(n, t.dim(), name_of(t.dtype)) for n, t in given.tables.items()}
     reads = ir_tables.reads(*exprs)
     read = set(ir_tables.tables(*exprs))
@@ -239,8 +232,8 @@ def pair_of(task: PairTask, values: Values, trust: bool) -> Pair:
         task.name, record, tuple(operands), seen,
         tuple(t for n, t in tables.items() if n in read),
         tuple(read_of(node, tables) for node in reads), numbers,
-        results_of(task, record, dtype, state), dtype, state, q.shape[-1],
-        0 if v is None else v.shape[-1],
+        results_of(record, task.outputs, bool(task.state), dtype, state), dtype, state,
+        q.shape[-1], 0 if v is None else v.shape[-1], first,
     )  # fmt: skip
 
 
@@ -250,18 +243,20 @@ def name_of(dtype: torch.dtype) -> str:
 
 def record_of(task: PairTask, values: Values, trust: bool) -> Record:
     """The certified record with the fields that are needed here, and their types."""
+    kinds = tuple([kind_of_value(values[f"o{k}"]) for k in range(len(task.operands))])
+    return _record_of(task, kinds, "v" in values, trust)
+
+
+@lru_cache(maxsize=1024)
+def _record_of(task: PairTask, operands: tuple[str, ...], payload: bool, trust: bool) -> Record:
     for part in task.R.parts:  # a join has no definition of its own: parts are judged by theirs
         pipeline.certified(part.record, trust)
     record, _ = pipeline.certified(task.R.record, trust)
     kinds = dict.fromkeys(("b", "h", "i"), "int")
     kinds |= dict.fromkeys((record.operands[0], *record.payloads), "float")
-    for k, n in enumerate(task.operands):
-        kinds[n] = kind_of_value(values[f"o{k}"])
-    record = restricted(typed(record, kinds), frozenset(task.outputs), task.state == "whole")
-    if task.state == "joint":
-        slots = tuple(f"state.{s.name}" for s in record.slots)
-        record = replace(record, gauge=(*record.outputs, *slots))
-    return record if "v" in values else replace(record, payloads=())
+    kinds |= zip(task.operands, operands, strict=True)
+    record = restricted(typed(record, kinds), frozenset(task.outputs), bool(task.state))
+    return record if payload else replace(record, payloads=())
 
 
 def kind_of_value(value: Any) -> str:
@@ -281,19 +276,3 @@ def operand(task: PairTask, k: int, values: Values) -> Expr:
 def read_of(node: Expr, tables: Mapping[str, Table]) -> Read:
     name, indices = ir_tables.split(node)
     return Read(node, name, tuple(indices.get(d, const(0)) for d in range(tables[name].dims)))
-
-
-def results_of(task: PairTask, record: Record, dtype: str, state: str) -> tuple[Result, ...]:
-    """The outputs, or every slot of the state; floats in the state's dtype, vectors in q's."""
-    vectors = {f.name for f in record.fields if is_vector(record, f)}
-    kinds = {"float": state, "int": "int64", "bool": "bool"}
-    if task.state:
-        return tuple(Result(f"state.{s.name}", var(s.name), kinds[s.type], s.field in vectors)
-                     for s in record.slots)  # fmt: skip
-    made = []
-    for output in task.outputs:
-        expr = finished(record, output)
-        vector = depends_on(record, dict(record.finish)[output], vectors)
-        kind = kinds[result_kind(record, expr)]
-        made.append(Result(output or "value", expr, dtype if vector else kind, vector))
-    return tuple(made)

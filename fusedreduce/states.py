@@ -1,4 +1,4 @@
-"""The merge of two states as expressions: what a declaration elaborates to, whichever its form.
+"""Lift and merge as expressions: what a declaration elaborates to, whichever its form.
 
 gather(a, b) = reduce the references, correct both sides to the result, add. Streams, split rows and
 devices merge by it.
@@ -10,7 +10,7 @@ from functools import lru_cache, reduce
 
 from fusedreduce.declare import edges
 from fusedreduce.declare.record import Field, Record
-from fusedreduce.ir.expr import Expr, call, names, rename, substitute, var, where
+from fusedreduce.ir.expr import Expr, call, const, names, rename, substitute, var, where
 
 SIDES = ("a", "b")
 _FOLDS = {"Max": "maximum", "Min": "minimum", "Prod": "mul", "Any": "or", "All": "and"}
@@ -25,6 +25,32 @@ def merged(record: Record) -> dict[str, Expr]:
     for f in record.fields:
         new |= _field(record, f, new)
     return {slot.name: new[slot.name] for slot in record.slots}
+
+
+@lru_cache(maxsize=256)
+def lifted(record: Record) -> dict[str, Expr]:
+    """Each field and slot of the state of one element, over its operands, payloads and `j`."""
+    if record.form == "general":
+        return dict(zip((f.name for f in record.fields), record.lift, strict=True))
+    made: dict[str, Expr] = {}
+    for f in record.fields:
+        if f.is_bound:
+            made[f.name] = substitute(_term(f), made)
+            continue
+        term = substitute(_term(f), {n: _readable(record, n, made) for n in f.reads})
+        if f.kind == "Sum" and record.guarded(f"present:{f.name}"):
+            for r in record.free_references(f.name):
+                assert r.identity is not None
+                term = where(call("eq", made[r.name], r.identity), _zero(f), term)
+        if f.kind in ("ArgMax", "ArgMin"):
+            made |= {f.position: term, f.name: var("j")}
+        else:
+            made |= {f.name: term} | ({f.position: var("j")} if f.kind == "First" else {})
+    return made
+
+
+def _zero(f: Field) -> Expr:
+    return const(0 if f.type == "int" else 0.0)
 
 
 def _general(record: Record) -> dict[str, Expr]:

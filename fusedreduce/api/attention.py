@@ -22,7 +22,7 @@ from fusedreduce.api.pair_arguments import (
     shifts,
 )
 from fusedreduce.api.pairwise import PairCall
-from fusedreduce.api.sinks import with_sinks
+from fusedreduce.api.sinks import checked
 from fusedreduce.declare.reduction import Reduction, require_reduction
 from fusedreduce.errors import OperandError, OptionError, ShapeError, message
 from fusedreduce.masks import causal
@@ -94,9 +94,9 @@ def attention(
     compiling, key = torch.compiler.is_compiling(), None
     if not compiling:
         names = aux if isinstance(aux, tuple) else (aux,)
-        options = (is_causal, scale, enable_gqa, dropout_p, rng_seed, sinks, deterministic,
+        options = (is_causal, scale, enable_gqa, dropout_p, rng_seed, sinks is None, deterministic,
                    q_offset, k_offset, impl, sign_of(scale), *names)  # fmt: skip
-        key, others = recent.key_of_call(reduction, q, k, v, mask, score_mod, options)
+        key, others = recent.key_of_call(reduction, q, k, v, mask, score_mod, sinks, options)
         again = recent.find(key)
         if again is not None:
             found = again(q, k, v, others)
@@ -123,7 +123,7 @@ def _attention(
 ) -> Any:  # fmt: skip
     """A call that was not met before; it is remembered by its key.
 
-    others   the tensors of mask and score
+    others   the tensors of mask and score, and sinks
     """
     check_deterministic("attention", deterministic)
     wanted = names_of(aux)
@@ -143,15 +143,12 @@ def _attention(
     dropout = dropout_of(dropout_p, rng_seed, q, by)
     call = PairCall(
         R, q, k, v, scale_of(scale, q), score, mask, tuple(dict.fromkeys(("out", *wanted))), {},
-        q_offset, k_offset, impl, False, dropout,
+        q_offset, k_offset, impl, False, dropout, checked(sinks, q, R.record),
     )  # fmt: skip
-    if sinks is None:
-        runner, values = call.prepared("")
-        found = runner(values, impl)
-        if dropout is None:  # another call draws another seed
-            recent.remember(key, runner, values, impl, others)
-    else:
-        found = with_sinks(call, sinks)
+    runner, values = call.prepared("")
+    found = runner(values, impl)
+    if dropout is None:  # another call draws another seed
+        recent.remember(key, runner, values, impl, others)
     return (found["out"], {n: found[n] for n in wanted}) if wanted else found["out"]
 
 

@@ -31,9 +31,10 @@ from fusedreduce.errors import OperandError, OptionError, message
 from fusedreduce.masks import Mask, Score
 from fusedreduce.pair import depends_on, is_vector
 from fusedreduce.pair_runner import PairRunner
-from fusedreduce.pairing import PairTask, record_of
+from fusedreduce.pairing import WHOLE, PairTask, record_of
 from fusedreduce.run import merging, opaque
 from fusedreduce.run.pair_dropout import Dropout
+from fusedreduce.run.pair_sinks import SINKS
 from fusedreduce.trace.compiled import outside_graphs
 
 
@@ -144,11 +145,11 @@ def _pairwise(
     )  # fmt: skip
     if seed is None and not return_state:
         return shaped(R.record, call.results(), outputs)
-    state = call.state("whole")
+    state = call.state()
     if seed is not None:
         require_seed(seed, state, "fr.pairwise")
-        state = call.merged("whole", seed, state)
-    value = shaped(R.record, call.finished("whole", state), outputs)
+        state = call.merged(seed, state)
+    value = shaped(R.record, call.finished(state), outputs)
     return (value, state) if return_state else value
 
 
@@ -173,6 +174,7 @@ class PairCall:
     impl: str | None
     trust: bool
     dropout: Dropout | None = None
+    sinks: Tensor | None = None
 
     def results(self) -> dict[str, Tensor]:
         """The outputs by name."""
@@ -181,9 +183,9 @@ class PairCall:
         found: dict[str, Tensor] = self.run("")
         return found
 
-    def state(self, which: str) -> dict[str, Tensor]:
-        """The slots of the state: "whole", or "joint": as far as the outputs need it."""
-        return {n.removeprefix("state."): t for n, t in self.run(which).items()}
+    def state(self) -> dict[str, Tensor]:
+        """The slots of the state."""
+        return {n.removeprefix("state."): t for n, t in self.run(WHOLE).items()}
 
     def run(self, state: str) -> dict[str, Tensor]:
         runner, values = self.prepared(state)
@@ -199,7 +201,7 @@ class PairCall:
         runner = runner_for(
             self.R, self.outputs, state, self.scale is not None,
             "" if score is None else score.text, "" if mask is None else mask.text, names, varying,
-            None if self.dropout is None else self.dropout.by,
+            None if self.dropout is None else self.dropout.by, self.sinks is not None,
         )  # fmt: skip
         values: dict[str, Any] = {"q": self.q, "k": self.k}
         payload = next((given[n] for n in record.payloads if n in given), None)
@@ -214,6 +216,8 @@ class PairCall:
             values["scale"] = float(self.scale)
         if self.dropout is not None:
             values |= self.dropout.values
+        if self.sinks is not None:
+            values[SINKS] = self.sinks
         values["q_offset"] = as_argument(self.q_offset)
         values["k_offset"] = as_argument(self.k_offset)
         return runner, values
@@ -235,19 +239,16 @@ class PairCall:
                     )
                 )
             given[record.payloads[0]] = self.v
-        return operands_of(record, self.q, given, record.outputs if state == "whole" else
-                           self.outputs)  # fmt: skip
+        return operands_of(record, self.q, given, record.outputs if state else self.outputs)
 
-    def merged(
-        self, which: str, seed: Mapping[str, Tensor], state: Mapping[str, Tensor]
-    ) -> dict[str, Tensor]:
+    def merged(self, seed: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The elements of the seed, then those of the state."""
         before = {n: seed[n].to(t.dtype) for n, t in state.items()}
-        return merging.merge(self.record(which), before, state)
+        return merging.merge(self.record, before, state)
 
-    def finished(self, which: str, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def finished(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The outputs of a state; vectors in q's dtype."""
-        record = self.record(which)
+        record = self.record
         found = merging.finish(record, state)
         vectors = [f.name for f in record.fields if is_vector(record, f)]
         finish = dict(record.finish)
@@ -256,6 +257,8 @@ class PairCall:
             for o in self.outputs
         }
 
-    def record(self, state: str) -> Record:
-        runner, values = self.prepared(state)
+    @property
+    def record(self) -> Record:
+        """That of the whole state, with its types here."""
+        runner, values = self.prepared(WHOLE)
         return record_of(runner.task, values, self.trust)

@@ -1,7 +1,8 @@
 """Calls that come again: what was checked of tensors that lie as these do is not checked anew.
 
-A call is known by its options and by how its tensors lie, those of its mask and score too; what is
-in them is read in every call. Nothing is remembered of calls that torch looks on at.
+A call is known by its options and by how its tensors lie, those it reads besides q, k and v too:
+its mask's, its score's and its sinks. What is in them is read in every call. Nothing is remembered
+of calls that torch looks on at.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Call:
     """What is left to do: what was prepared, and the arguments that are not tensors.
 
     numbers   those of them that kernels read; offsets, of the positions of queries and keys
-    tables    names of tensors that a mask or a score reads, and which of theirs each is
+    tables    names of tensors that the call reads besides, and which of these each is
     calls     as autograd sees them, by the tensors that get a gradient
     """
 
@@ -51,7 +52,7 @@ class Call:
     ) -> dict[str, Tensor]:
         """NOTE: nothing stands between this and the launch, or autograd.
 
-        others   the tensors of mask and score
+        others   the tensors of mask and score, and sinks
         """
         values = {"q": q, "k": k, "v": v}
         if self.tables:
@@ -90,18 +91,18 @@ def subject(given: Any) -> tuple[Any, tuple[Tensor, ...]] | None:
 
 @outside_graphs
 def key_of_call(
-    R: Any, q: Any, k: Any, v: Any, mask: Any, score: Any, options: tuple[Any, ...]
+    R: Any, q: Any, k: Any, v: Any, mask: Any, score: Any, sinks: Any, options: tuple[Any, ...]
 ) -> tuple[Any, tuple[Tensor, ...]]:
-    """What a call is known by, and the tensors of mask and score.
+    """What a call is known by, and the tensors of mask and score, and sinks.
 
-    None: it is to be checked each time. options: numbers and names
+    None: it is to be checked each time. options: numbers and names, and whether there are sinks
 
     NOTE: an attribute of a tensor takes 0.05 to 0.15 us, its device 0.6 us by its name.
     """
     seen, scored = subject(mask), subject(score)
     if seen is None or scored is None or not isinstance(R, type):
         return None, ()
-    others = seen[1] + scored[1]
+    others = seen[1] + scored[1] if sinks is None else (*seen[1], *scored[1], sinks)
     for t in (q, k, v, *others):
         if type(t) not in TENSORS or t.layout is not torch.strided or is_odd(t):
             return None, ()

@@ -208,7 +208,7 @@ def _reduced(
 
 
 def _seeded(
-    R: type[Reduction],
+    R: Any,  # a type[Reduction]
     values: Mapping[str, Any],
     seed: Mapping[str, torch.Tensor],
     state: dict[str, torch.Tensor],
@@ -217,11 +217,16 @@ def _seeded(
 ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     """The state after a seed, and its finish in the dtypes of the results."""
     require_seed(seed, state, "fr.reduce")
-    kinds = {n: dtype_kind(v) for n, v in values.items()}
-    record = typed(pipeline.certified(R.record, trust)[0], kinds)
+    record = _typed(R, tuple([(n, dtype_kind(v)) for n, v in values.items()]), trust)
     state = merging.merge(record, {n: seed[n] for n in state}, state)
     finished = merging.finish(record, state)
     return state, {o: finished[o].to(v.dtype) for o, v in found.items()}
+
+
+@functools.lru_cache(maxsize=1024)
+def _typed(R: Any, kinds: tuple[tuple[str, str], ...], trust: bool) -> Record:
+    """The certified record with its types for operands of these kinds."""
+    return typed(pipeline.certified(R.record, trust)[0], dict(kinds))
 
 
 def require_seed(seed: Any, state: Mapping[str, torch.Tensor], source: str) -> None:

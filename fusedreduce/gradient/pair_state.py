@@ -17,7 +17,7 @@ from fusedreduce.gradient.extras import extras
 from fusedreduce.ir.expr import Expr, call, const, names, rewrite, substitute, var
 from fusedreduce.ir.show import show
 from fusedreduce.ir.simplify import simplify
-from fusedreduce.pair import INDICES, Pair, Result, is_vector
+from fusedreduce.pair import BEFORE, INDICES, Pair, Result, is_vector
 
 
 def within(pair: Pair) -> dict[str, Expr]:
@@ -103,7 +103,8 @@ class FinalState:
         adjoints |= {
             r.name: var(adjoint(r.name)) for r in self.pair.results if r.name.startswith("state.")
         }
-        parts = element_gradient(record, adjoints, self.state, self.extra)
+        start = BEFORE if self.pair.first else 0
+        parts = element_gradient(record, adjoints, self.state, self.extra, start)
         return {n: cancelled(e) for n, e in parts.items()}
 
 

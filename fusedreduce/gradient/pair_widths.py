@@ -52,6 +52,15 @@ class Widths:
             value = where(missing, 0.0, value)
         return factor, value
 
+    def row(self, name: str, e: Expr) -> str:
+        """The name of a row value that is the sum of e over the width; "" of 0."""
+        value = simplify(_sum([times(c, x) for c, x in self.terms(e)]))
+        if is_const(value, 0):
+            return ""
+        self.shifts.append((name, value))
+        self.rows.add(name)
+        return name
+
     def terms(self, e: Expr) -> list[tuple[Expr, Expr]]:
         """Coefficients, and what each multiplies: dp, sums over the width, 1."""
         if not self.vector:

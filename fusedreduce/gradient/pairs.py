@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 from fusedreduce.declare.record import Record
-from fusedreduce.gradient.element import NoBackward
+from fusedreduce.gradient.element import NoBackward, mark
 from fusedreduce.gradient.pair_state import FinalState, adjoint, saved_name, within
 from fusedreduce.gradient.pair_tables import TableSum, summed
 from fusedreduce.gradient.pair_widths import DP, RowSum, Widths, bare, times
@@ -27,7 +27,8 @@ from fusedreduce.ir.differentiate import derivative, gradient
 from fusedreduce.ir.expr import Expr, call, const, is_const, names, rewrite, substitute, var, where
 from fusedreduce.ir.show import show
 from fusedreduce.ir.simplify import simplify
-from fusedreduce.pair import HALF, Pair, Read, Result
+from fusedreduce.ir.tables import tables
+from fusedreduce.pair import HALF, INDICES, Pair, Read, Result
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +43,8 @@ class PairBackward:
     weight    d v_j = sum_i weight * d_out_i; over score, indices, tables, row values
     score     d loss / d score over the same and `dp`, but for the scalar `factor`
     tables    (read, d loss / d what it reads), for the tables that get a gradient
+    first     the row value that is d loss / d the score of the element before the keys; "" where
+              there is none, or nobody asks
     """
 
     forward: Pair
@@ -53,6 +56,7 @@ class PairBackward:
     score: Expr
     factor: Expr
     tables: tuple[tuple[Read, Expr], ...]
+    first: str = ""
 
     def __str__(self) -> str:
         """What is saved, the values of a query, the gradients of an element: a formula a line."""
@@ -119,17 +123,18 @@ def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) ->
     if pair.record.form == "general" and pair.record.payloads:
         raise NoBackward(f"{pair.record.name} is a general form with a payload")
     b = FinalState(pair, pair.dtype in HALF and pair.bounded if gauged is None else gauged)
-    parts = b.operand_parts()
+    raw = b.operand_parts()
     inside = within(pair)
-    parts = {n: substitute(e, inside) for n, e in parts.items()}
+    parts = {n: substitute(e, inside) for n, e in raw.items()}
     payload = pair.record.payloads[0] if pair.record.payloads else ""
     weight = parts.pop(payload, None) if payload else None
     if weight is not None:
         weight = derivative(weight, adjoint(b.vector))
-    score, tables = _into_scores(pair, wanted, parts)
+    score, of_tables = _into_scores(pair, wanted, parts)
     made = Widths(b, pair)
     factor, score = made.element(score)
-    each = tuple((r, times(*made.element(e))) for r, e in tables)
+    each = tuple((r, times(*made.element(e))) for r, e in of_tables)
+    first = made.row("slope_of_first", of_first(pair, raw)) if asks_for_first(pair, wanted) else ""
     weight = None if weight is None else bare(weight, pair)
     read = set(names(score, *(e for _, e in each), *(e for _, e in made.shifts)))
     read |= set() if weight is None else set(names(weight))
@@ -145,7 +150,7 @@ def backward(pair: Pair, wanted: tuple[str, ...], gauged: bool | None = None) ->
     forward = replace(pair, record=record, results=(*pair.results, *results))
     return PairBackward(
         forward, tuple(r.name for r in results), b.vector, sums, tuple(made.shifts), weight, score,
-        factor, each,
+        factor, each, first,
     )  # fmt: skip
 
 
@@ -164,6 +169,22 @@ def exact_results(pair: Pair, sums: Iterable[RowSum]) -> tuple[Result, ...]:
         return ()
     return tuple(replace(r, name=exact_name(r.name), dtype=pair.state)
                  for r in pair.results if r.vector)  # fmt: skip
+
+
+def asks_for_first(pair: Pair, wanted: tuple[str, ...]) -> bool:
+    """Is a table wanted that the score of the element before the keys is read of?"""
+    return not set(tables(*(e for _, e in pair.first))).isdisjoint(wanted)
+
+
+def of_first(pair: Pair, parts: Mapping[str, Expr]) -> Expr:
+    """d loss / d the score of the element before the keys: the part of an element, at its values.
+
+    Its score is that operand itself: nothing is done to it as to raw scores.
+    """
+    at = {mark(n): var(n) for n in INDICES}
+    at |= {n if n == "j" else mark(n): e for n, e in pair.first}
+    at |= {mark(n): const(0.0) for n in pair.record.payloads}
+    return simplify(substitute(parts.get(pair.record.operands[0], const(0.0)), at))
 
 
 def divisible(record: Record, name: str, value: Expr) -> Expr:

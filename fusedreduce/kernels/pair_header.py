@@ -33,6 +33,8 @@ def header(
     lines += [f"  {n} = {show(e)}" for n, e in pair.operands]
     if pair.mask is not None:
         lines.append(f"  counts where {show(pair.mask)}")
+    read = [(n, e) for n, e in pair.first if e.op != "const"] if plan.direction == "forward" else []
+    lines += [f"  {n} = {show(e)} of an element before the keys, whose v is 0" for n, e in read]
     stage = Stage("pair", pair.record, (), 0)
     lines += [f"  state   {line}" for line in state_lines(stage)][:2]
     end = [f"  proved  {c.replace(': proved', '', 1)}" for c in certificates[:1]]

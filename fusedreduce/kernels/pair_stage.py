@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from fusedreduce.declare.record import NO_POSITION, Field, Record
 from fusedreduce.ir.expr import Expr, names, var, walk
 from fusedreduce.kernels.corrected import CorrectedPrinter
 from fusedreduce.kernels.general import GeneralPrinter
-from fusedreduce.kernels.stage import tuple_of
+from fusedreduce.kernels.stage import tight, tuple_of
 from fusedreduce.kernels.writer import brackets
 from fusedreduce.program import widest
 
@@ -21,6 +22,7 @@ class PairState(CorrectedPrinter):
     positive  the scalar that multiplies the raw score in `x` is positive: extremes of the raw score
               come first
     moderate  operands that are finite whatever the score is
+    begun     the state before any key, slot by slot: text and place; {} where it is the identity
     """
 
     LENGTH = "Sk"
@@ -29,6 +31,7 @@ class PairState(CorrectedPrinter):
     absorbed = False
     positive: Expr | None = None
     moderate: frozenset[str] = frozenset()
+    begun: Mapping[str, tuple[str, str]] = MappingProxyType({})
     weights: Mapping[str, Expr]  # of the payload, by vector field
 
     @property
@@ -45,6 +48,20 @@ class PairState(CorrectedPrinter):
                 if a in plain and b.op == "var" and b.value in self.moderate:
                     found[n] = a
         return found
+
+    def full(self, name: str, identity: object, type_: str) -> str:
+        """A row variable that starts as the state before any key says.
+
+        NOTE: Triton's interpreter makes floats of a truth value that fills a tile (3.6 to 3.9).
+        """
+        if name not in self.begun:
+            return super().full(name, identity, type_)
+        text, place = self.begun[name]
+        if place == "scalar" and type_ == "bool" and text.endswith(")"):
+            text = f"tl.full(({self.body.ROWS},), {tight(text)}.to(tl.int32), tl.int32) != 0"
+        elif place == "scalar":
+            text = f"tl.full(({self.body.ROWS},), {text}, {self.dtype(type_)})"
+        return self.row(self.claim(name), text)
 
     def masked(self, text: str, identity: str, place: str, present: str = "") -> str:
         if text in self.covered:

@@ -10,6 +10,7 @@ from fusedreduce.ir.expr import Expr, is_const, names, substitute, var, walk
 from fusedreduce.kernels.base_two import LOG2_E, counts_in_twos, in_base_two, scaled, tested
 from fusedreduce.kernels.lower import lower, lowered
 from fusedreduce.kernels.pair_access import PairAccess
+from fusedreduce.kernels.pair_first import First
 from fusedreduce.kernels.pair_frame import Blocks, Frame
 from fusedreduce.kernels.pair_header import header
 from fusedreduce.kernels.pair_loops import PairLoops
@@ -61,6 +62,7 @@ class ForwardPrinter:
             results = {n: tested(substitute(e, back)) for n, e in results.items()}
             self.natural = {e: f"natural_{n}" for n, e in back.items()}
             weights = replace(pair, record=record).weights
+        self.first = First.of(frame, record, "" if moved is None else x)
         self.x = next((n for n in operands), "")
         self.operands = {n: frame.lowered(e) for n, e in operands.items()}
         self.mask = None if pair.mask is None else frame.lowered(pair.mask)
@@ -74,7 +76,8 @@ class ForwardPrinter:
         self.unguarded = replace(
             self.record, guards=frozenset(g for g in self.record.guards or () if self.is_needed(g))
         )
-        self.finite = self.record.guards is not None and pair.bounded
+        first = self.first is None or self.spares_guards(self.first)
+        self.finite = self.record.guards is not None and pair.bounded and first
         self.vectors = [f for f in stage.record.fields if f.name in pair.weights]
         if isinstance(self.state, PairState):
             kinds = dict.fromkeys((*record.operands, *BY_INDEX, "j"), "float") | fields
@@ -85,6 +88,13 @@ class ForwardPrinter:
             }
             self.state.positive = self.positive_scale()
             self.state.moderate = frozenset(n for n, e in pair.drawn if is_moderate(e))
+
+    def spares_guards(self, first: First) -> bool:
+        """May whole blocks go without guards beside an element that may be infinite?
+
+        Where it is, they are left to the loop of partial ones: it has to be there.
+        """
+        return first.outweighs is not None and self.loops.ends_masked
 
     def is_needed(self, guard: str) -> bool:
         """On a tile of which nothing is masked and every score is finite?"""
@@ -120,6 +130,8 @@ class ForwardPrinter:
 
     def print(self) -> PrintedKernel:
         self.begin()
+        if isinstance(self.state, PairState) and self.first is not None:
+            self.state.begun = self.first.printed(self.access, self.state.user)
         self.state.start()
         self.start_vectors()
         exprs = [*self.operands.values(), *([] if self.mask is None else [self.mask])]
@@ -131,7 +143,8 @@ class ForwardPrinter:
         self.frame.scalars(*exprs)
         self.access.load_reads(exprs, ("scalar", "row"), masked=True)
         self.body.hoist(exprs, lambda n: var(n) in self.body.known)
-        self.loops.visit(self.step)
+        odd = self.first.odd() if self.first is not None and self.finite else ""
+        self.loops.visit(self.step, odd)
         self.state.after()
         self.state.read = {}
         self.store()

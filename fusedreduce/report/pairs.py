@@ -11,7 +11,6 @@ from torch import Tensor
 
 from fusedreduce.gradient.pairs import PairBackward
 from fusedreduce.ir.expr import rewrite
-from fusedreduce.ir.philox import BITS
 from fusedreduce.ir.show import show
 from fusedreduce.kernels.pair_frame import Blocks
 from fusedreduce.kernels.rows import PrintedKernel
@@ -21,6 +20,7 @@ from fusedreduce.pairing import Given, PairTask, pair_of
 from fusedreduce.plan.memory import size
 from fusedreduce.plan.pairs import PairPlan
 from fusedreduce.plan.rows import BYTES
+from fusedreduce.report.besides import besides
 from fusedreduce.report.share import Share, shared
 from fusedreduce.report.splits import Merging, merging_of
 from fusedreduce.report.tables import TITLES, TableGradients, plainly
@@ -117,7 +117,8 @@ class Report:
         head = f"{pair.record.name} over pairs: {shapes}, {pair.dtype}, state {pair.state}"
         runs = [("runs", why(self.implementation, self.call.impl, self.to))]
         runs += [("but", reason) for reason in self.slow]
-        runs += [("mask", self.mask), *self.dropout, *self.tables.told]
+        more = besides(self.task, self.values, self.derived)
+        runs += [("mask", self.mask), *more, *self.tables.told]
         if 0 not in (*t.rows, t.k.shape[2]):
             runs += self.blocks
         runs += self.memory
@@ -162,14 +163,6 @@ class Report:
         if how.lists:
             told = "lists of blocks, made on the device at each call"
         return f"{show(rewrite(self.pair.mask, plainly))}: {told}"
-
-    @property
-    def dropout(self) -> list[tuple[str, str]]:
-        if not self.task.dropout:
-            return []
-        p = self.values["dropped"] / 2**BITS
-        how = "by bits of a seed and of (b, h, i, j): drawn anew in the backward, not stored"
-        return [("dropout", f"{p:.4g} of the weights, {how}")]
 
     # -- blocks, work, memory
 

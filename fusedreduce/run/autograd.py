@@ -30,7 +30,7 @@ def _remember(ctx: Any, call: Call, tensors: Sequence[Tensor], output: Sequence[
     ctx.mark_non_differentiable(*(t for t in results if not t.is_floating_point()), *saved)
     ctx.set_materialize_grads(False)
     ctx.results = [(t.shape, t.dtype, t.device) for t in results]
-    ctx.strides, ctx.saved, ctx.again = None, len(saved), False
+    ctx.strides, ctx.saved = None, len(saved)
 
 
 def _remember_direct(ctx: Any, call: Direct, kept: list[Tensor], results: list[Tensor]) -> None:
@@ -43,7 +43,7 @@ def _remember_direct(ctx: Any, call: Direct, kept: list[Tensor], results: list[T
     if call.floating < call.outputs:
         ctx.mark_non_differentiable(*[t for t in results if not t.is_floating_point()])
     ctx.set_materialize_grads(False)
-    ctx.results, ctx.strides, ctx.again = call.results, call.lies, False
+    ctx.results, ctx.strides = call.results, call.lies
 
 
 class Rows(torch.autograd.Function):
@@ -69,13 +69,12 @@ class Rows(torch.autograd.Function):
             for g, (shape, dtype, device) in zip(gradients, ctx.results, strict=False)
             if dtype.is_floating_point
         ]
-        if not call.derived or ctx.again or any(map(in_a_loop, ups)):
+        if not call.derived or any(map(in_a_loop, ups)):
             found = pulled_back(call, tensors, ups)
         elif torch.is_grad_enabled():
             found = RowsBackward.apply(call, *tensors, *ups, *saved)  # type: ignore[no-untyped-call]
         else:
             found = call.backward(tensors, ups, saved)
-        ctx.again |= call.joint and torch.is_grad_enabled()
         return None, *[None if k is None else found[k] for k in call.order]
 
 

@@ -27,8 +27,6 @@ class Plan:
     meaning   the unfused function
     backward  gradients by argument name from arguments, `d_<output>` and saved values; None when
               the meaning is to be differentiated instead
-    joint     `backward` leaves out what cancels where the adjoints are those of a result that does
-              not depend on the references; adjoints of a second derivative are not
     """
 
     names: tuple[str, ...]
@@ -40,7 +38,6 @@ class Plan:
     meaning: Run
     backward: Callable[[Values], dict[str, Tensor]] | None
     kept: tuple[str, ...] = ()
-    joint: bool = False
 
     def gradients(
         self,
@@ -94,9 +91,6 @@ class Call(Protocol):
     def derived(self) -> bool: ...  # are there backward programs?
 
     @property
-    def joint(self) -> bool: ...  # are they for adjoints of a first derivative alone?
-
-    @property
     def order(self) -> tuple[int | None, ...]: ...  # the place of each argument's gradient
 
     def run(self, tensors: Sequence[Tensor]) -> list[Tensor]: ...
@@ -126,7 +120,6 @@ class Direct:
         self.outputs, self.floating = len(self.plan.outputs), len(self.plan.floating)
         self.kept = self.plan.places
         self.derived = self.plan.backward is not None
-        self.joint = self.plan.joint
         self.order = self.plan.order
 
     def values(self, tensors: Sequence[Tensor]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torch import Tensor
 from fusedreduce.declare import edges
 from fusedreduce.declare.record import Record
 from fusedreduce.declare.restrict import alone
-from fusedreduce.ir.expr import Expr, call, substitute, where
+from fusedreduce.ir.expr import Expr, substitute
 from fusedreduce.pair import depends_on
 from fusedreduce.run.language import Function, Language, unwatched
 from fusedreduce.states import merged
@@ -61,30 +61,6 @@ def _compiled(
     )
 
 
-def lift(record: Record, values: Mapping[str, Tensor]) -> State:
-    """The state of one element, from operands and payloads of one shape; of the corrected form."""
-    language = Language(*_where(values))
-    kinds = dict.fromkeys(values, "float")
-    absent = [
-        call("eq", r.term, r.identity)
-        for r in record.references
-        if r.has_infinite_identity and r.term is not None and r.identity is not None
-    ]
-    fields: dict[str, Expr] = {}
-    for f in record.fields:
-        assert f.term is not None
-        read = {n: substitute(edges.readable_expr(record, n), fields) for n in f.reads}
-        term = substitute(f.term, fields if f.is_bound else read)
-        if f.reads and f.identity is not None:
-            for missing in absent:
-                term = where(missing, f.identity, term)
-        fields[f.name] = term
-    wanted = [fields[s.name] for s in record.slots]
-    made = language.function(wanted, kinds, [s.type for s in record.slots])(values)
-    shape = next(iter(values.values())).shape
-    return {s.name: _shaped(v, shape) for s, v in zip(record.slots, made, strict=True)}
-
-
 def merge(record: Record, a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> State:
     """The state of the elements of `a` followed by those of `b`; floats in a's dtype."""
     values = {f"a.{n}": t for n, t in _alike(a).items()}
@@ -110,9 +86,17 @@ def finish(record: Record, state: Mapping[str, Tensor]) -> State:
         if output in dict(record.empty):
             part = alone(record, output)
             nothing = ~edges.has_element(part if edges.can_be_empty(part) else record, wide)
-            empty = torch.as_tensor(dict(record.empty)[output]).to(value)
-            values[output] = torch.where(_shaped(nothing, own), empty, values[output])
+            values[output] = _filled(values[output], _shaped(nothing, own), record, output)
     return values
+
+
+def _filled(value: Tensor, nothing: Tensor, record: Record, output: str) -> Tensor:
+    """`empty` where there is nothing.
+
+    NOTE: a number, not a tensor of one: CUDA graphs capture no copy from the CPU.
+    """
+    empty = dict(record.empty)[output]
+    return value.masked_fill(nothing, empty if value.is_floating_point() else int(empty))
 
 
 def _alike(state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:

@@ -53,6 +53,7 @@ def _packed(pair: Pair, group: int) -> Pair:
         pair,
         operands=tuple((n, moved(e)) for n, e in pair.operands),
         mask=None if pair.mask is None else moved(pair.mask),
+        first=tuple((n, moved(e)) for n, e in pair.first),
         reads=tuple(
             replace(r, node=moved(r.node), indices=tuple(map(moved, r.indices))) for r in pair.reads
         ),

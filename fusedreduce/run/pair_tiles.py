@@ -17,7 +17,7 @@ from torch import Tensor
 from fusedreduce.declare.record import Record
 from fusedreduce.ir.check import kind_of
 from fusedreduce.ir.expr import names, var
-from fusedreduce.pair import SCORE, Pair
+from fusedreduce.pair import SCORE, Pair, first_state
 from fusedreduce.program import Stage
 from fusedreduce.run.language import Function, Language, Values
 from fusedreduce.run.merges import General, general
@@ -72,6 +72,8 @@ class Steps:
     names: tuple[str, ...]  # of the operands that are needed
     mask: Formulas | None
     finish: Function
+    first: Formulas | None  # the state of an element before the keys
+    started: tuple[str, ...]  # what that makes
     scored: bool  # do they read the score?
 
 
@@ -93,10 +95,13 @@ def _steps(pair: Pair, device: torch.device) -> Steps:
     operands = formulas([e for _, e in needed], pair, {}, language, ["any"] * len(needed))
     fields = {f.name: f.result for f in record.fields} | {s.name: s.type for s in record.slots}
     exprs = [r.expr for r in pair.results]
+    start = first_state(pair.record, dict(pair.first)) if pair.first else {}
+    types = {f.name: f.type for f in record.fields} | {s.name: s.type for s in record.slots}
+    first = formulas([*start.values()], pair, {}, language, [types[n] for n in start])
     return Steps(
         pair, language, record, body, operands, tuple(n for n, _ in needed),
         mask_of(pair, language), language.function(exprs, fields, ["any"] * len(exprs)),
-        any(SCORE in names(e) for _, e in needed),
+        first if pair.first else None, tuple(start), any(SCORE in names(e) for _, e in needed),
     )  # fmt: skip
 
 
@@ -124,7 +129,7 @@ def weighed(pair: Pair) -> Record:
 
 def _state(steps: Steps, walk: Walk, keys: Keys, heads: Box, first: int, queries: int) -> Values:
     """The state of some queries, one tile of keys after the other."""
-    state: Values | None = None
+    state = _first(steps, walk, walk.region(heads, (first, queries), (0, 1)))
     q: Tensor | None = None
     for start, count in walk.keys:
         region = walk.region(heads, (first, queries), (start, count))
@@ -141,6 +146,14 @@ def _state(steps: Steps, walk: Walk, keys: Keys, heads: Box, first: int, queries
         tile = Tile(start, count, _rows_of(seen, region), _payload(keys, seen, region))
         state = steps.body.step(tile, flat, state)
     return identity(steps.record, steps.body, walk.language) if state is None else state
+
+
+def _first(steps: Steps, walk: Walk, region: Region) -> Values | None:
+    """The state after the element before the keys; None where there is none."""
+    if steps.first is None:
+        return None
+    made = steps.first(walk.values(region), walk.inputs.tables, region, walk.language)
+    return {n: _flat(t, region) for n, t in zip(steps.started, made, strict=True)}
 
 
 def _rows_of(seen: Inside | None, region: Region) -> Tensor | None:

@@ -10,12 +10,16 @@ import torch
 
 from fusedreduce.gradient.pairs import backward
 from fusedreduce.kernels.rows import print_rows
+from fusedreduce.masks import causal
+from fusedreduce.pairing import Given, PairTask, pair_of
 from fusedreduce.plan import rows as row_plans
 from fusedreduce.plan.device import MAX_REGISTERS, device
 from fusedreduce.plan.layout import layout
-from fusedreduce.run import launch, pair_kernels, pair_splits
+from fusedreduce.reductions import SoftmaxSum
+from fusedreduce.run import launch, pair_kernels, pair_rows, pair_splits
 from fusedreduce.run.compiled import Needs, row_needs
 from fusedreduce.run.pair_inputs import PairInputs
+from fusedreduce.run.pair_packing import packed
 from tests import pairs
 from tests.compile.aot import compile_pair, older
 from tests.pairs import DECLARED, Case, arguments, masked, scored, sizes
@@ -49,7 +53,7 @@ def compiled(
 ) -> tuple[Needs, pair_kernels.PairPlan]:  # fmt: skip
     """As a launch of long sequences would build it; no tensor is computed.
 
-    state   the results are a state, in its dtype: what sinks are merged with
+    state   the results are a state, in its dtype: what a seed is merged with
     """
     a = arguments(case, sizes(256, 256, B=1, H=group, D=D, DV=D, group=group), dtype)
     pair = pairs.pair_of(case, a)
@@ -165,6 +169,75 @@ def test_lengths_and_offsets_are_not_specialised(mask: str | None) -> None:
     integers = set(ready.kernel.arguments) & {*inputs.sizes(), "H", "group"}
     assert {"q_offset", "k_offset", "Sq", "Sk"} <= integers
     assert integers <= set(ready.function.do_not_specialize)
+
+
+# ---- sinks ---------------------------------------------------------------------------------------
+
+
+def with_sinks(Sq: int, Sk: int, D: int, dtype: torch.dtype) -> tuple[Any, PairInputs]:
+    """Causal attention with a sink a head, and what it is run on."""
+    task = PairTask(SoftmaxSum, ("out", "lse"), scaled=True, mask=causal.text, sinks=True)
+    q, k = (torch.empty(2, 4, n, D, dtype=dtype) for n in (Sq, Sk))
+    values = {"q": q, "k": k, "v": k, "scale": 0.1, "sinks": torch.empty(4)}
+    values |= {"q_offset": 0.0, "k_offset": 0.0}
+    pair = pair_of(task, values, trust=False)
+    return pair, Given(task, values).inputs(pair.numbers)
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("D", [64, 128])
+def test_a_state_to_start_from(D: int, dtype: torch.dtype, capability: int) -> None:
+    """It takes no more of the machine than the state of nothing."""
+    pair, inputs = with_sinks(256, 256, D, dtype)
+    saving = backward(pair, ("q", "k", "v", "sinks")).forward
+    plan = pair_kernels.plan_of(saving, "forward", divmod(capability, 10))
+    blocks = pair_kernels.blocks_of(saving, inputs, plan)
+    ready = pair_kernels.forward_kernel(saving, plan, blocks, ("scale",), "")
+    assert "sinks_ptr" in ready.kernel.arguments
+    check(compile_pair(ready, saving, None, capability), plan, capability, 0)
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_a_state_to_start_from_in_the_first_split(capability: int) -> None:
+    """NOTE: at 128 wide all registers of sm_80 are taken without it: 8 bytes spill."""
+    pair, inputs = with_sinks(1, 4096, 128, torch.bfloat16)
+    plan = pair_kernels.plan_of(pair, "forward", divmod(capability, 10))
+    blocks = replace(pair_kernels.blocks_of(pair, inputs, plan), splits=True)
+    states = pair_splits.pair_of_states(pair)
+    ready = pair_kernels.forward_kernel(states, plan, blocks, ("scale",), "")
+    assert "split == 0" in ready.kernel.source
+    check(compile_pair(ready, states, None, capability), plan, capability, 8 * (capability == 80))
+
+
+@pytest.mark.parametrize("splits", [False, True])
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_a_state_of_each_row(capability: int, splits: bool) -> None:
+    """One query a head: heads that share keys are rows, and each has a sink of its own."""
+    pair, inputs = with_sinks(1, 4000, 64, torch.bfloat16)
+    inputs = replace(inputs, k=inputs.k[:, :1], v=inputs.k[:, :1])
+    pair, inputs = packed(pair, inputs)
+    plan = pair_kernels.plan_of(pair, "forward", divmod(capability, 10))
+    blocks = replace(pair_kernels.blocks_of(pair, inputs, plan), splits=splits)
+    pair = pair_splits.pair_of_states(pair) if splits else pair
+    ready = pair_kernels.forward_kernel(pair, plan, blocks, ("scale",), "")
+    assert "sinks_of_query" in ready.kernel.source
+    check(compile_pair(ready, pair, None, capability), plan, capability, 16)
+
+
+@pytest.mark.parametrize("capability", [80, 90, 100])
+def test_the_gradient_of_sinks_beside_other_row_values(capability: int) -> None:
+    pair, inputs = with_sinks(256, 256, 128, torch.bfloat16)
+    b = backward(pair, ("q", "k", "v", "sinks"))
+    given = {n: getattr(torch, r.dtype) for r in b.forward.results for n in (r.name, f"d_{r.name}")}
+    how = pair_rows.recipe(b, frozenset(b.saved), has_vector=True)
+    assert how.later == ()
+    dtypes = tuple((n, given.get(n, torch.float32)) for n in (*how.read, "out", "d_out"))
+    program = pair_rows.row_program(b, how.exprs, dtypes, (*inputs.rows, pair.DV))
+    lay = layout(program, launch.program_strides(program, {}))
+    plan = row_plans.plan(program, lay)
+    kernel = print_rows(program, plan, lay, program.name)
+    assert row_needs(program, kernel, plan, lay, capability).stack == 0
 
 
 # ---- split keys ----------------------------------------------------------------------------------

@@ -112,6 +112,7 @@ def attention(
     call = PairCall(
         SoftmaxSum, q, k, k, q.shape[3] ** -0.5, SCORES.get(what), MASKS.get(mask or what), outputs,
         {}, 0, 0, None, False, DROPOUT if what == "dropout" else None,
+        torch.zeros(q.shape[1]) if what == "sinks" else None,
     )  # fmt: skip
     runner, values = call.prepared("")
     pair = pair_of(runner.task, values, trust=False)
@@ -129,6 +130,7 @@ KERNELS = (
     PairKernel("window", "split", torch.float16, shared=4),
     MERGE,
     PairKernel("dropout", "forward"),
+    PairKernel("sinks", "forward", mask="causal"),
     PairKernel("dropout", "queries"),
     PairKernel("learned_alibi", "queries", width=64, mask="causal"),
     PairKernel("learned_bias", "tables", width=64, shared=2),

@@ -11,6 +11,7 @@ import torch
 
 import fusedreduce as fr
 from fusedreduce.plan.memory import AttentionMemory, size
+from fusedreduce.reductions import LogSumExp
 from fusedreduce.report.pairs import Report
 from fusedreduce.report.target import target_of
 from fusedreduce.runner import noting
@@ -104,7 +105,7 @@ def reasons() -> dict[str, tuple[str, str]]:
         "table": (fr.explain(fr.attention, q, q, q, score_mod=crossed),
                   "but +the gradient of s0 is summed by tiles"),
         "First": (fr.explain(fr.pairwise, Earliest, q, q), "keys must come in order"),
-        "sinks": (fr.explain(fr.attention, q, q, q, sinks=torch.zeros(2)), "state is merged"),
+        "state": (fr.explain(fr.pairwise, LogSumExp, q, q, return_state=True), "state is merged"),
         "lists": (fr.explain(fr.attention, q, q, q, mask=fr.masks.document(torch.arange(40) // 9)),
                   r"m0\[i\] == m0\[j\]: lists of blocks"),
     }  # fmt: skip
@@ -113,6 +114,17 @@ def reasons() -> dict[str, tuple[str, str]]:
 def test_what_is_off_the_fast_path_is_told() -> None:
     for name, (text, part) in reasons().items():
         assert re.search(part, text), f"{name}:\n{text}"
+
+
+def test_sinks_are_told() -> None:
+    """They are no reason to leave the fast path."""
+    sinks = torch.zeros(2, requires_grad=True)
+    half = torch.randn(1, 2, 64, 64, dtype=torch.bfloat16)
+    text = fr.explain(fr.attention, half, half, half, sinks=sinks)
+    assert "sinks" in text
+    assert "starts from the state of a key of score sinks[h]" in text
+    assert "their gradient is made by query" in text
+    assert "but " not in text
 
 
 def test_the_fast_path_has_no_but() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ from fusedreduce.reductions import (
     WeightedLogSumExp,
     Welford,
 )
+from fusedreduce.run.language import Language
 from tests.attention import causal, check, inputs
 
 INF = float("inf")
@@ -258,3 +261,23 @@ def test_a_broken_declaration_is_refused() -> None:
 def test_causality_is_counted_from_the_top_left() -> None:
     got = fr.pairwise(Total, q[:, :2], k, mask=fr.masks.causal)
     near(got, (scores(q[:, :2], k) * causal(5, 7)).sum(-1))
+
+
+def test_a_seed_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merge and finish of states are functions that are made for the first call."""
+    q, k, v = (torch.randn(1, 2, 5, 4) for _ in "qkv")
+    x = torch.randn(3, 40)
+
+    def step():
+        _, of_pairs = fr.pairwise(SoftmaxSum, q, k, v=v, return_state=True)
+        _, of_rows = fr.reduce(LogSumExp, x, return_state=True)
+        out = fr.pairwise(SoftmaxSum, q, k, v=v, seed=of_pairs)["out"]
+        return out, fr.reduce(LogSumExp, x, seed=of_rows)
+
+    def never(*given):
+        raise AssertionError("an expression is compiled again")
+
+    first, _ = step(), step()
+    monkeypatch.setattr(Language, "function", never)
+    near(step(), first)
+    near(first[1], x.logsumexp(-1) + math.log(2.0))

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fusedreduce.declare.record import Record
 from fusedreduce.declare.reduction import Reduction
 from fusedreduce.errors import OptionError, ShapeError, message
+from fusedreduce.run.eager.first import counted, preceded
 from fusedreduce.run.eager.results import finished
 from fusedreduce.run.eager.rows import Rows, Values, gate, parameters, require_operands
 from fusedreduce.run.eager.state import final_state
@@ -30,6 +32,7 @@ def pair(
     q_offset: int = 0,
     k_offset: int = 0,
     keep: Function | None = None,
+    first: Tensor | None = None,
 ) -> Values:
     """finish(merge of lift(element) over the keys that each query sees), by output name.
 
@@ -41,6 +44,8 @@ def pair(
     The declaration's own `j` counts from 0. `operands` by name: (B, H, Sq) is per row (also where
     Sq = Sk), (B, H, Sk) per key, any size may be 1; with four dimensions (B, H, Sq, Sk). `keep`,
     as `mask` a function of indices, is a number by which an element's payload is multiplied.
+    `first`, (H, 1, 1), are scores of one element more for every query: before all keys, not masked,
+    with payloads of 0 and j = -1.
 
     >>> from fusedreduce.reductions import SoftmaxSum
     >>> one = torch.ones(1, 1, 2, 1)
@@ -54,13 +59,13 @@ def pair(
             for value in pair(
                 p, q, k, v if p.record.payloads else None, score, mask, None,
                 {n: t for n, t in (operands or {}).items() if n in p.record.operands},
-                q_offset, k_offset, keep,
+                q_offset, k_offset, keep, first,
             ).values()
         ]  # fmt: skip
         found = dict(zip(R.record.outputs, parts, strict=True))
     else:
-        rows = _rows(R, q, k, v, score, mask, operands or {}, q_offset, k_offset, keep)
-        found = finished(*final_state(R.record, rows), rows)
+        rows = _rows(R, q, k, v, score, mask, operands or {}, q_offset, k_offset, keep, first)
+        found = finished(*_state(R.record, rows, first), rows)
     return {n: t for n, t in found.items() if outputs is None or n in outputs}
 
 
@@ -75,6 +80,7 @@ def pair_state(
     q_offset: int = 0,
     k_offset: int = 0,
     keep: Function | None = None,
+    first: Tensor | None = None,
 ) -> Values:
     """The state of each query, by slot: (B, H, Sq), of a payload's sum (B, H, Sq, DV).
 
@@ -88,8 +94,8 @@ def pair_state(
         raise OptionError(
             message("the state of a join", do="ask each declaration of it for its own state")
         )
-    rows = _rows(R, q, k, v, score, mask, operands or {}, q_offset, k_offset, keep)
-    record, found = final_state(R.record, rows)
+    rows = _rows(R, q, k, v, score, mask, operands or {}, q_offset, k_offset, keep, first)
+    record, found = _state(R.record, rows, first)
     state = {s.name: rows.rows(found[s.name]) for s in record.slots}
     terms = R.record.functions.terms.items()
     wide = {n for n, fn in terms if set(R.record.payloads) & set(parameters(fn))}
@@ -107,6 +113,7 @@ def _rows(
     q_offset: int,
     k_offset: int,
     keep: Function | None,
+    first: Tensor | None,
 ) -> Rows:
     """A query is a row, its keys the elements: (B, H, Sq, Sk, 1), the payload (B, H, 1, Sk, DV)."""
     (B, H, Sq, _), Sk = q.shape, k.shape[2]
@@ -122,8 +129,9 @@ def _rows(
     with ieee():
         scores = q @ k.transpose(2, 3)
     x = scores if score is None else torch.as_tensor(score(scores, *seen)).to(scores)
-    first = (*R.record.operands, "")[0]
-    placed = {first: x} | {n: _placed(n, operands[n], B, H, Sq, Sk) for n in operands}
+    placed = {(*R.record.operands, "")[0]: x} | {
+        n: _placed(n, operands[n], B, H, Sq, Sk) for n in operands
+    }
     require_operands(
         R.record,
         {n: t for n, t in placed.items() if n}
@@ -137,11 +145,17 @@ def _rows(
     for name in R.record.payloads:
         assert v is not None
         values[name] = _seen(_repeated(v, H).to(state), inside, 2)[:, :, None]
-    return Rows(
+    rows = Rows(
         values=values, outer=(B, H, Sq), n=Sk, final=(B, H, Sq), state=state, result=state,
         deep=state if v is None else v.dtype, inside=present, weighed=True,
         keep=None if keep is None else keep(*seen)[..., None],
     )  # fmt: skip
+    return rows if first is None else preceded(R.record, rows, first)
+
+
+def _state(record: Record, rows: Rows, first: Tensor | None) -> tuple[Record, Values]:
+    record, state = final_state(record, rows)
+    return record, state if first is None else counted(record, state)
 
 
 @contextmanager

@@ -25,6 +25,7 @@ class Rows:
     inside   (*outer, N, 1): which elements there are; None: all
     weighed  a payload is only ever multiplied by a weight: its sums are matmuls
     keep     what multiplies that weight, one an element
+    ahead    how many elements in front have no payload
     """
 
     values: Values
@@ -37,6 +38,7 @@ class Rows:
     inside: Tensor | None = None
     weighed: bool = False
     keep: Tensor | None = None
+    ahead: int = 0
 
     def number(self, value: Any) -> Tensor:
         """A value of the user's function as a tensor of the state's dtype, int64 or bool."""

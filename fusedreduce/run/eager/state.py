@@ -131,7 +131,7 @@ def _matmul(
         weight = weight * rows.keep
     if away is not None:
         weight = torch.where(away, torch.zeros_like(weight), weight)
-    product: Tensor = weight[..., 0] @ vectors[..., 0, :, :]
+    product: Tensor = weight[..., rows.ahead :, 0] @ vectors[..., 0, :, :]
     return product[..., None, :]
 
 
