@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fusedreduce.declare.record import Record
-from fusedreduce.ir.expr import Expr, names, var
+from fusedreduce.ir.expr import Expr, call, names, rewrite, var, walk, where
 from fusedreduce.kernels.base_two import LOG2_E, scaled
 from fusedreduce.kernels.lower import lower
 from fusedreduce.kernels.pair_access import PairAccess
@@ -43,7 +43,7 @@ class First:
         if in_twos:
             given[in_twos] = scaled(given[in_twos], LOG2_E, frame.is_scalar)
         kinds = dict.fromkeys(record.operands, "float") | dict.fromkeys(INDICES, "int")
-        state = {n: lower(e, kinds, pair.state, None)
+        state = {n: lower(rewrite(e, _from_itself), kinds, pair.state, None)
                  for n, e in first_state(record, fixed).items()}  # fmt: skip
         lowered = {n: frame.lowered(e) for n, e in given.items()}
         return cls(frame, lowered, state, outweighing(record))
@@ -84,8 +84,23 @@ class First:
         arguments = [given.get(n, n) for n in names(e)]
         if e.op == "var":
             return arguments[0]
-        name = self.frame.body.functions.define(wish, names(e), e, user)
+        finite = {n: f"finite_{n.args[2].value}" for n in walk(e)
+                  if n.op == "where" and n.args[2].op == "var"}  # fmt: skip
+        name = self.frame.body.functions.define(wish, names(e), e, {**user, **finite})
         return f"{name}({', '.join(arguments)})"
+
+
+def _from_itself(n: Expr) -> Expr | None:
+    """x - x as 0, and as NaN where it is.
+
+    NOTE: where x is a product the hardware subtracts its rounded value from the exact one; of
+    x = -1e30 6e22 is left, whose exp is infinite.
+    """
+    if n.op != "sub":
+        return None
+    x, other = n.args
+    same = other is x or (other.op == "where" and x in other.args)
+    return where(call("eq", x, other), 0.0, n) if same else None
 
 
 def outweighing(record: Record) -> tuple[str, float] | None:

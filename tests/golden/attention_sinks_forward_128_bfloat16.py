@@ -16,7 +16,8 @@ import triton.language as tl
 
 @triton.jit
 def first_s(x):
-    return tl.exp2(x - tl.where(tl.abs(x) == float("inf"), 0.0, x))
+    finite_x = tl.where(tl.abs(x) == float("inf"), 0.0, x)
+    return tl.exp2(tl.where(x == finite_x, 0.0, x - finite_x))
 
 
 @triton.jit
