@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from fusedreduce.ir.expr import walk
 from fusedreduce.pair import Pair
 from fusedreduce.plan.device import Device, device
 from fusedreduce.plan.rows import BYTES
@@ -82,6 +83,15 @@ _BY_ADDRESS = {
     "forward": ((64, 64, 4, 3), (128, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1),
                 (16, 16, 4, 1)),
 }  # fmt: skip
+#: Random weights (dropout) beside wide operands: 64 x 64 fills the registers. Measured on an H200 at
+#: 128 wide: 3 % faster forward, d q by 10 %, d k and d v by 6 %.
+_DRAWN = {
+    **_TRIED,
+    "forward": ((64, 32, 4, 3), *_TRIED["forward"]),
+    "keys": ((32, 64, 4, 3), *_TRIED["keys"]),
+    "queries": ((64, 32, 4, 3), *_TRIED["queries"]),
+}
+DRAWN_WIDTH = 64  # up to which there is room
 #: Exact products of float32 and float64 do without tensor cores: whole operand tiles lie in
 #: registers. The least spills, read from the compiler at 64 and at 128 wide (sm_90).
 _EXACT = {
@@ -115,6 +125,9 @@ def plan(
     """
     limits = device(capability)
     lists: Mapping[str, Sequence[Tile]] = _TRIED if capability >= HOPPER else _BY_ADDRESS
+    draws = any(n.op == "random" for n in walk(*(e for _, e in pair.operands)))
+    if draws and capability >= HOPPER and max(pair.D, pair.DV) > DRAWN_WIDTH:
+        lists = _DRAWN
     tried = lists[direction]
     if exact:
         tried = _EXACT[direction][max(pair.D, pair.DV) > EXACT_WIDTH :]

@@ -7,7 +7,7 @@
 #   state   m: Max of x;  s: Sum of exp(x - m);  o: Sum of exp(x - m) * (v * keep)
 #   out = where((m != -inf) | (s != 0.0), o / s, 0.0)
 #   lse = where((m != -inf) | (s != 0.0), m + log(s), -inf)
-#   plan    query blocks outside, tiles of 64 queries x 64 keys, 4 warps, 3 stages
+#   plan    query blocks outside, tiles of 64 queries x 32 keys, 4 warps, 3 stages
 
 import triton
 import triton.language as tl

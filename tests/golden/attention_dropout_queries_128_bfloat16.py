@@ -6,7 +6,7 @@
 #   keep = where(random(seed[0], i, h, j, b).to(float) >= dropped, kept, 0.0)
 #   state   m: Max of x;  s: Sum of exp(x - m);  o: Sum of exp(x - m) * (v * keep)
 #   d score = scale * exp(score * scale - where(abs(saved_m) == inf, 0.0, saved_m)) * (keep *  ...
-#   plan    query blocks outside, tiles of 64 queries x 64 keys, 4 warps, 2 stages
+#   plan    query blocks outside, tiles of 64 queries x 32 keys, 4 warps, 3 stages
 
 import triton
 import triton.language as tl
