@@ -83,8 +83,8 @@ _BY_ADDRESS = {
     "forward": ((64, 64, 4, 3), (128, 64, 8, 2), (64, 64, 4, 2), (64, 32, 4, 2), (32, 32, 4, 1),
                 (16, 16, 4, 1)),
 }  # fmt: skip
-#: Random weights (dropout) beside wide operands: 64 x 64 fills the registers. Measured on an H200 at
-#: 128 wide: 3 % faster forward, d q by 10 %, d k and d v by 6 %.
+#: Random weights (dropout) beside wide operands: 64 x 64 fills the registers. Measured on an H200
+#: at 128 wide: 3 % faster forward, d q by 10 %, d k and d v by 6 %.
 _DRAWN = {
     **_TRIED,
     "forward": ((64, 32, 4, 3), *_TRIED["forward"]),
