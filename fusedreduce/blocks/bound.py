@@ -169,7 +169,8 @@ def value(
     expr: Expr, values: Mapping[str, Any], device: torch.device, state: torch.dtype = torch.float32
 ) -> Tensor:
     """The value of an expression, as kernels compute it; tables are indexed as torch does it."""
-    return _computed(expr, values, torch_dialect(state, device), state, {})
+    found: Tensor = _computed(expr, values, torch_dialect(state, device), state, {})
+    return found
 
 
 def _computed(
