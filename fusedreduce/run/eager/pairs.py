@@ -61,7 +61,7 @@ def pair(
     else:
         rows = _rows(R, q, k, v, score, mask, operands or {}, q_offset, k_offset, keep)
         found = finished(*final_state(R.record, rows), rows)
-    return {n: t for n, t in found.items() if outputs is None or n in outputs}
+    return found if outputs is None else {n: found[n] for n in outputs}
 
 
 def pair_state(
