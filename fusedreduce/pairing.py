@@ -26,7 +26,7 @@ from fusedreduce.declare.restrict import needed_fields, restricted
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.expr import Expr, const, names, substitute, var
 from fusedreduce.masks.sources import Prepare, bind, one_by_one
-from fusedreduce.masks.text import direct, has_tables, over
+from fusedreduce.masks.text import direct, has_tables, makes_tables, over
 from fusedreduce.pair import (
     INDICES,
     SCORE,
@@ -95,6 +95,11 @@ class PairTask:
         return not (
             has_tables(self.score) or has_tables(self.mask) or self.operands or self.dropout
         )
+
+    @cached_property
+    def makes_tables(self) -> bool:
+        """Is a table read whose length depends on the offsets?"""
+        return makes_tables(self.score) or makes_tables(self.mask)
 
     @property
     def options(self) -> tuple[Any, ...]:
