@@ -6,6 +6,7 @@ was found and checked then; what the tensors hold is read now.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -51,7 +52,7 @@ class Arguments:
     task: PairTask
     numbers: tuple[str, ...]
     prepare: Prepare
-    known: dict[tuple[int, int], Making] = field(default_factory=dict)
+    known: OrderedDict[tuple[int, int], Making] = field(default_factory=OrderedDict)
     tables: Tables | None = None
 
     def __call__(self, values: Values) -> PairInputs:
@@ -77,7 +78,7 @@ class Arguments:
         )
         self.known[at] = self.prepare(recipes, [values[n] for n in tables.read])
         if len(self.known) > MOST_OFFSETS:
-            self.known.pop(next(iter(self.known)), None)
+            self.known.popitem(last=False)
         return inputs
 
 

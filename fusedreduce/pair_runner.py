@@ -50,6 +50,14 @@ class PairRunner(Runner):
             return self.in_operators(values, impl, trust)
         return super().__call__(values, impl, trust)
 
+    def key(self, values: Values, impl: str | None, trust: bool) -> tuple[Any, ...]:
+        """NOTE: launches know how long tables are; those that are made end where positions do."""
+        known = super().key(values, impl, trust)
+        if not self.task.makes_tables:
+            return known
+        offsets = [v for n, v in values.items() if n.endswith("_offset")]
+        return (*known, *[int(v.flatten()[0] if isinstance(v, Tensor) else v) for v in offsets])
+
     def keeps(self, key: Any) -> bool:
         """From the second time on: a sequence that grows has each length once, and Python's
         collector would walk through what was kept of them all."""

@@ -26,7 +26,7 @@ from fusedreduce.declare.restrict import restricted
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.expr import Expr, const, names, substitute, var
 from fusedreduce.masks.sources import Prepare, bind, one_by_one
-from fusedreduce.masks.text import direct, has_tables, over
+from fusedreduce.masks.text import direct, has_tables, makes_tables, over
 from fusedreduce.pair import INDICES, SCORE, SIZES, Pair, Read, Table, results_of
 from fusedreduce.program import typed
 from fusedreduce.request import require_positions, state_dtype
@@ -90,6 +90,11 @@ class PairTask:
         """Arguments that may be tables, but for those of score and mask."""
         operands = (f"o{k}" for k in range(len(self.operands)))
         return *operands, *["seed"] * bool(self.dropout), *[SINKS] * self.sinks
+
+    @cached_property
+    def makes_tables(self) -> bool:
+        """Is a table read whose length depends on the offsets?"""
+        return makes_tables(self.score) or makes_tables(self.mask)
 
     @property
     def options(self) -> tuple[Any, ...]:

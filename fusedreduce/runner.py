@@ -223,7 +223,7 @@ class Runner:
             n: torch.empty(tuple(map(hint, t.shape)), dtype=t.dtype, device="meta")
             for n, t in tensors.items()
         }
-        key = (trust, wanted, *(key_of(v) for v in {**values, **stand_ins}.values()), *values)
+        key = (wanted, *self.key({**values, **stand_ins}, None, trust))
         if key not in self.outlines:
             require_served(values)
             self.outlines[key] = self.outline({**values, **stand_ins}, trust, wanted)
@@ -267,7 +267,8 @@ class Runner:
 
     def key(self, values: Mapping[str, Any], impl: str | None, trust: bool) -> tuple[Any, ...]:
         """What a prepared call may be used again for."""
-        return (impl, trust, *map(key_of, values.values()), *values)
+        default = torch.get_default_dtype()  # what integers become
+        return (impl, trust, default, *map(key_of, values.values()), *values)
 
     def keeps(self, key: Any) -> bool:
         """Is what was prepared worth keeping? It took a trace, a plan and a print."""

@@ -96,10 +96,8 @@ def attention(
         names = aux if isinstance(aux, tuple) else (aux,)
         options = (is_causal, scale, enable_gqa, dropout_p, rng_seed, sinks is None, deterministic,
                    q_offset, k_offset, impl, sign_of(scale), *names)  # fmt: skip
-        key, others = recent.key_of_call(reduction, q, k, v, mask, score_mod, sinks, options)
-        again = recent.find(key)
-        if again is not None:
-            found = again(q, k, v, others)
+        found, key, others = recent.answered(reduction, q, k, v, mask, score_mod, sinks, options)
+        if found is not None:
             return (found["out"], {n: found[n] for n in names}) if names else found["out"]
         mask, key = recent.traced(mask, mask_of, key)
         score_mod, key = recent.traced(score_mod, score_of, key)

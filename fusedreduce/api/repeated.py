@@ -7,6 +7,7 @@ is read in every call. Nothing is remembered of calls that torch looks on at.
 from __future__ import annotations
 
 import functools
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
@@ -64,7 +65,7 @@ class Repeated:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
-        self.calls: dict[Any, Again] = {}
+        self.calls: OrderedDict[Any, Again] = OrderedDict()
 
     def __call__(self, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
         key, tensors = key_of_call(args, options)
@@ -79,7 +80,7 @@ class Repeated:
         if found is not None:
             self.calls[key] = found
             if len(self.calls) > MOST:
-                self.calls.pop(next(iter(self.calls)), None)
+                self.calls.popitem(last=False)
         return answer
 
 
@@ -112,6 +113,8 @@ def key_of_call(args: Sequence[Any], options: Mapping[str, Any]) -> tuple[Any, l
         if kind in TENSORS:
             if value.layout is not torch.strided or is_odd(value):
                 return None, tensors
+            if not (value.is_cuda or value.is_cpu):  # meta tensors have the CPU's number
+                return None, tensors
             tensors.append(value)
             key += (value.shape, value.stride(), value.dtype, value.get_device())
         elif kind in NUMBERS:
@@ -124,9 +127,7 @@ def key_of_call(args: Sequence[Any], options: Mapping[str, Any]) -> tuple[Any, l
             return None, tensors
     if not tensors or not is_free():
         return None, tensors
-    first = tensors[0]
-    on_gpu = first.is_cuda
-    if not (on_gpu or first.is_cpu) or torch.is_autocast_enabled("cuda" if on_gpu else "cpu"):
+    if torch.is_autocast_enabled("cuda" if tensors[0].is_cuda else "cpu"):
         return None, tensors
     return (*key, *options, torch.get_default_dtype()), tensors
 

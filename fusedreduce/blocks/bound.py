@@ -14,6 +14,7 @@ from fusedreduce.blocks.language import load, torch_dialect
 from fusedreduce.errors import DeviceError, DtypeError, ShapeError, message
 from fusedreduce.ir import tables as ir_tables
 from fusedreduce.ir.check import promote
+from fusedreduce.ir.evaluate import Dialect
 from fusedreduce.ir.expr import Expr, names
 from fusedreduce.ir.interval import bounds, integers
 from fusedreduce.ir.show import show
@@ -168,31 +169,37 @@ def value(
     expr: Expr, values: Mapping[str, Any], device: torch.device, state: torch.dtype = torch.float32
 ) -> Tensor:
     """The value of an expression, as kernels compute it; tables are indexed as torch does it."""
-    language = torch_dialect(state, device)
-    done: dict[Expr, Any] = {}
+    found: Tensor = _computed(expr, values, torch_dialect(state, device), state, {})
+    return found
 
-    def at(node: Expr) -> Any:
-        if node not in done:
-            done[node] = compute(node)
+
+def _computed(
+    node: Expr, values: Mapping[str, Any], language: Dialect, state: torch.dtype,
+    done: dict[Expr, Any],
+) -> Any:  # fmt: skip
+    """The value of a node, once. NOTE: a function that holds itself would hold tensors with it."""
+    if node in done:
         return done[node]
 
-    def compute(node: Expr) -> Any:
-        if node.op == "read":
-            name, indices = ir_tables.split(node)
-            table: Tensor = values[name]
-            where = [at(indices[d]) if d in indices else 0 for d in range(table.ndim)]
-            return load(table[tuple(map(_inside, where, table.shape))] if where else table, state)
-        if node.op == "var":
-            known = _measure(str(node.value), values)
-            return load(known, state) if isinstance(known, Tensor) else language.const(known)
-        if node.op == "const":
-            return language.const(node.value)
-        args = [at(a) for a in node.args]
-        return language.cast(args[0], node.value) if node.op == "cast" else (
-            language.ops[node.op](*args))  # fmt: skip
+    def at(inner: Expr) -> Any:
+        return _computed(inner, values, language, state, done)
 
-    result: Tensor = at(expr)
-    return result
+    if node.op == "read":
+        name, indices = ir_tables.split(node)
+        table: Tensor = values[name]
+        where = [at(indices[d]) if d in indices else 0 for d in range(table.ndim)]
+        found = load(table[tuple(map(_inside, where, table.shape))] if where else table, state)
+    elif node.op == "var":
+        known = _measure(str(node.value), values)
+        found = load(known, state) if isinstance(known, Tensor) else language.const(known)
+    elif node.op == "const":
+        found = language.const(node.value)
+    else:
+        args = [at(a) for a in node.args]
+        found = language.cast(args[0], node.value) if node.op == "cast" else (
+            language.ops[node.op](*args))  # fmt: skip
+    done[node] = found
+    return found
 
 
 def _inside(index: Any, size: int) -> Any:

@@ -70,6 +70,11 @@ def has_tables(text: str) -> bool:
     return bool(text) and bool(_read(text)[1])
 
 
+def makes_tables(text: str) -> bool:
+    """Does it read tables that are as long as positions go?"""
+    return bool(text) and not all(isinstance(s, int) for s in _read(text)[1])
+
+
 def direct(text: str) -> dict[int, int]:
     """For each table that is a tensor itself: which of the tensors."""
     return {k: s for k, s in enumerate(_read(text)[1]) if isinstance(s, int)}

@@ -13,6 +13,7 @@ from fusedreduce.run.calls import Call, Direct
 # NOTE: autograd.grad(is_grads_batched=True) batches what flows back by a vmap older than
 # torch.func's, which torch's own operations follow and no operator of ours can.
 in_a_loop = torch._C._functorch.is_legacy_batchedtensor
+transform = torch._C._functorch.peek_interpreter_stack
 
 
 def run(call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -37,9 +38,9 @@ def _remember_direct(ctx: Any, call: Direct, kept: list[Tensor], results: list[T
     """The same, shorter: what is saved is no result, how everything lies is known of the call."""
     ctx.call = call
     ctx.save_for_backward(*kept)
-    if call.lies is None:
-        call.lies = [t.stride() for t in kept]
+    if call.lies is None:  # set last: another thread may be here
         call.results = [(t.shape, t.dtype, t.device) for t in results]
+        call.lies = [t.stride() for t in kept]
     if call.floating < call.outputs:
         ctx.mark_non_differentiable(*[t for t in results if not t.is_floating_point()])
     ctx.set_materialize_grads(False)
@@ -65,17 +66,28 @@ class Rows(torch.autograd.Function):
             kept = [laid_out(t, strides) for t, strides in zip(kept, ctx.strides, strict=True)]
         tensors, saved = kept[:n], kept[n:]
         ups = [
-            torch.zeros((), dtype=dtype, device=device).expand(shape) if g is None else g
+            torch.zeros((), dtype=dtype, device=device).expand(shape) if g is None else plain(g)
             for g, (shape, dtype, device) in zip(gradients, ctx.results, strict=False)
             if dtype.is_floating_point
         ]
-        if not call.derived or any(map(in_a_loop, ups)):
+        if not call.derived or any(map(in_a_loop, ups)) or transformed(call):
             found = pulled_back(call, tensors, ups)
         elif torch.is_grad_enabled():
             found = RowsBackward.apply(call, *tensors, *ups, *saved)  # type: ignore[no-untyped-call]
         else:
             found = call.backward(tensors, ups, saved)
         return None, *[None if k is None else found[k] for k in call.order]
+
+
+def plain(gradient: Tensor) -> Tensor:
+    """One whose memory holds its values: torch leaves the signs of imaginary parts for later."""
+    return gradient.resolve_neg() if gradient.is_neg() else gradient
+
+
+def transformed(call: Call) -> bool:
+    """Does torch transform the backward of a run that it did not transform: vmap over grad?"""
+    level: int = torch.autograd.forward_ad._current_level
+    return isinstance(call, Direct) and (transform() is not None or level >= 0)
 
 
 def laid_out(t: Tensor, strides: tuple[int, ...]) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -86,6 +88,21 @@ def test_attention(name: str) -> None:
             b[1:3] += step
         out = fr.attention(q, k, v, mask=mask, enable_gqa=True, impl="triton")
         attention.check(out, lambda q, k, v: plain(q, k, v, mask), (q, k, v), (name, step))
+
+
+@pytest.mark.parametrize("name", ["one", "causal inside", "two", "lengths"])
+@pytest.mark.parametrize("known", [int, torch.tensor], ids=["numbers", "tensors"])
+def test_positions_that_move_on(name: str, known: Callable[[int], int | Tensor]) -> None:
+    """Tables end where positions do: a launch that was kept is one of tables as long."""
+    q, k, v = attention.inputs(1, 2, 2, 8, 40, 16, dtype=torch.float32)
+    a, b = torch.tensor([0, 9, 9, 22, 40]), torch.tensor([2, 5, 20, 20, 40])
+    mask, j = MASKS[name](a, b), torch.arange(40)
+    for at in (5, 5, 20, 32, 32, 0):
+        i = torch.arange(8)[:, None] + at
+        seen = mask.evaluate(0, 0, i, j, 8 + at, 40)
+        out = fr.attention(q, k, v, mask=mask, q_offset=known(at), impl="triton")
+        right = lambda q, k, v: attention.plain(q, k, v, seen)["out"]  # noqa: B023
+        attention.check(out, right, (q, k, v), (name, at))
 
 
 def test_no_table_is_made_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:

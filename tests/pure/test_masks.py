@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gc
+import weakref
 
 import pytest
 import torch
@@ -293,3 +295,20 @@ def test_only_positions_are_moved_by_offsets() -> None:
     assert by_function == masks.causal.shifted("q_offset")
     assert masks.from_anything(masks.causal, 1, 1, 3, 4, k_offset=2) == masks.causal.shifted(0, 2)
     assert masks.from_anything(None, 1, 1, 3, 4, k_offset=2) is None
+
+
+def test_a_value_leaves_nothing_behind() -> None:
+    """No ring of references keeps tensors of all pairs until Python looks for such rings."""
+    i, j = torch.arange(5)[:, None], torch.arange(5)
+    gc.collect()
+    gc.disable()
+    try:
+        found = weakref.ref(bound(masks.causal & masks.window(2, 0), 5, 5).evaluate(0, 0, i, j))
+        assert found() is None
+        held = i + 0
+        seen = weakref.ref(held)
+        bound(masks.causal, 5, 5).evaluate(0, 0, held, j)
+        del held
+        assert seen() is None
+    finally:
+        gc.enable()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -281,3 +282,54 @@ def test_a_seed_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Language, "function", never)
     near(step(), first)
     near(first[1], x.logsumexp(-1) + math.log(2.0))
+
+
+class TwoVectors(fr.Reduction):
+    """Two results with the payload's width: their gradients come from the meaning."""
+
+    n = fr.Sum(lambda s: s * s)
+    o = fr.Sum(lambda s, v: s * v)
+    v = fr.Payload()
+
+    def finish(n, o):
+        return {"plain": o, "shared": o / (1 + n)}
+
+
+@pytest.mark.parametrize("outputs", [("plain", "shared"), ("shared", "plain")])
+def test_gradients_by_the_meaning_whatever_the_order_asked_for(outputs) -> None:
+    q, k, v = (torch.randn(1, 2, 5, 4, dtype=torch.float64, requires_grad=True) for _ in "qkv")
+    s = q @ k.mT
+    right = {"plain": s @ v, "shared": s @ v / (1 + s.square().sum(-1, keepdim=True))}
+    found = fr.pairwise(TwoVectors, q, k, v=v, outputs=outputs)
+    for name in outputs:
+        got, wanted = (
+            torch.autograd.grad(t[name].square().sum(), (q, k, v), retain_graph=True)
+            for t in (found, right)
+        )
+        torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("aux", list(itertools.permutations(("lse", "entropy", "max_logit"))))
+def test_second_derivatives_and_tangents_whatever_the_order_asked_for(aux) -> None:
+    q, k, v = (torch.randn(1, 2, 5, 4, dtype=torch.float64, requires_grad=True) for _ in "qkv")
+
+    def ours(q: torch.Tensor) -> dict[str, torch.Tensor]:
+        return fr.attention(q, k, v, aux=aux)[1]
+
+    def plain(q: torch.Tensor) -> dict[str, torch.Tensor]:
+        s = q @ k.mT / 2
+        entropy = -(s.softmax(-1) * s.log_softmax(-1)).sum(-1)
+        return {"lse": s.logsumexp(-1), "max_logit": s.amax(-1), "entropy": entropy}
+
+    for name in aux:
+        slope, right = (
+            torch.autograd.grad(f(q)[name].square().sum(), q, create_graph=True)[0]
+            for f in (ours, plain)
+        )
+        second, wanted = (torch.autograd.grad(g.square().sum(), q)[0] for g in (slope, right))
+        torch.testing.assert_close(second, wanted)
+        along, expected = (
+            torch.func.jvp(lambda q: f(q)[name], (q.detach(),), (v.detach(),))[1]  # noqa: B023
+            for f in (ours, plain)
+        )
+        torch.testing.assert_close(along, expected)

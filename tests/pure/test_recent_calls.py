@@ -7,7 +7,7 @@ import importlib
 import math
 import sys
 from collections.abc import Callable, Iterator
-from types import ModuleType
+from types import CodeType, ModuleType
 
 import pytest
 import torch
@@ -410,3 +410,34 @@ def test_texts_that_look_into_a_function_and_other_builtins() -> None:
         assert torch.allclose(out, plain(q, k, v, (i - j).abs() * by < 36))
         seen = lambda b, h, i, j: (i - j).abs() < int(text.format(helper))
         assert torch.allclose(fr.attention(q, k, v, mask=seen), plain(q, k, v, (i - j).abs() < by))
+
+
+def test_a_graph_that_was_given_up_ends_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch.compile does not go on inside a call that was met before."""
+    from torch._dynamo import convert_frame
+
+    traced: list[str] = []
+    plainly = convert_frame._compile
+
+    def noted(code: CodeType, *args: object, **options: object) -> object:
+        traced.append(code.co_filename)
+        return plainly(code, *args, **options)
+
+    monkeypatch.setattr(convert_frame, "_compile", noted)
+    torch._dynamo.reset()
+    by = torch.rand(2, dtype=torch.float64)
+    fast = torch.compile(
+        lambda q, k, v: fr.attention(q, k, v, score_mod=lambda s, b, h, i, j: s + by[h] * i) * 2,
+        backend="eager",
+    )
+    i = torch.arange(70)[:, None]
+    for _ in range(4):
+        q, k, v = heads()
+        q.requires_grad_()
+        found = fast(q, k, v)
+        wanted = 2 * plain(q, k, v, i >= 0, by[:, None, None] * i)
+        torch.testing.assert_close(found, wanted)
+        grads = [torch.autograd.grad(t.square().sum(), q) for t in (found, wanted)]
+        torch.testing.assert_close(*grads)
+    assert len(recent._calls) == 1
+    assert not [path for path in traced if "fusedreduce/run" in path or "pair_" in path]

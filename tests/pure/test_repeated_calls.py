@@ -14,7 +14,7 @@ from torch import Tensor
 import fusedreduce as fr
 from fusedreduce.api import repeated
 from fusedreduce.api.repeated import Repeated, key_of_call
-from fusedreduce.errors import OperandError, ShapeError
+from fusedreduce.errors import DeviceError, OperandError, ShapeError
 
 TIMES = 3
 
@@ -127,6 +127,29 @@ def test_mistakes_stay_mistakes() -> None:
                 fr.ops.layer_norm(x, shape)  # type: ignore[arg-type]
         with pytest.raises(ShapeError):
             fr.ops.softmax(x, True)
+
+
+def test_a_tensor_without_numbers_between_calls() -> None:
+    """A tensor on the meta device has the CPU's number."""
+    x, w = noise(4, 6), noise(6)
+    for _ in range(TIMES):
+        fr.ops.layer_norm(x, (6,), w)
+        with pytest.raises(DeviceError):
+            fr.ops.layer_norm(x, (6,), w.to("meta"))
+
+
+@pytest.mark.parametrize("first", [torch.float32, torch.float64])
+def test_the_default_dtype_between_calls(first: torch.dtype) -> None:
+    """What integers become where they are divided."""
+    share = fr.fuse(lambda x: torch.sum(x / 3, -1))
+    x = torch.arange(12).reshape(3, 4)
+    before = torch.get_default_dtype()
+    try:
+        for dtype in (first, torch.float64, torch.float32, first):
+            torch.set_default_dtype(dtype)
+            assert share(x).dtype == torch.sum(x / 3, -1).dtype == dtype
+    finally:
+        torch.set_default_dtype(before)
 
 
 def test_autocast_between_calls() -> None:

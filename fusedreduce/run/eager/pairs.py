@@ -66,7 +66,7 @@ def pair(
     else:
         rows = _rows(R, q, k, v, score, mask, operands or {}, q_offset, k_offset, keep, first)
         found = finished(*_state(R.record, rows, first), rows)
-    return {n: t for n, t in found.items() if outputs is None or n in outputs}
+    return found if outputs is None else {n: found[n] for n in outputs}
 
 
 def pair_state(
