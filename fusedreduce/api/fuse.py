@@ -21,6 +21,7 @@ from fusedreduce.kernels.names import safe_names
 from fusedreduce.run import opaque
 from fusedreduce.runner import Runner
 from fusedreduce.trace import Names
+from fusedreduce.trace.closures import numbers_read
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,9 +80,21 @@ class Fused(Generic[P, T]):
         self.signature = _signature(fn)
         parameters = tuple(self.signature.parameters)
         self.names = safe_names(parameters)
+        self.given = dict(zip(self.names, parameters, strict=True))
         self.known_as = opaque.named(self)
-        self.runner = Runner(FuseTask(fn, dict(zip(self.names, parameters, strict=True))))
+        self.forget(numbers_read(fn))
+
+    def forget(self, held: tuple[Any, ...]) -> None:
+        """Nothing was traced yet; `held` are the numbers that the function reads from outside."""
+        self.held = held
+        self.runner = Runner(FuseTask(self.fn, self.given))
         self.repeated = Repeated(self.run)
+
+    def follow(self) -> None:
+        """Forget what was traced while the function read other numbers."""
+        held = numbers_read(self.fn)
+        if held != self.held:
+            self.forget(held)
 
     def values(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         if not kwargs and len(args) == len(self.names):
@@ -102,15 +115,18 @@ class Fused(Generic[P, T]):
     def __call__(self, *args: Any, **kwargs: Any) -> T:
         if torch.compiler.is_compiling() and not _traced(args, kwargs):
             return opaque.call(Fused.run, self.known_as, args, kwargs)  # type: ignore[no-any-return]
+        self.follow()
         return self.repeated(args, kwargs)  # type: ignore[no-any-return]
 
     def run(self, *args: Any, impl: str | None = None, trust: bool = False, **kwargs: Any) -> T:
         if TracedTensor in map(type, args) or _traced((), kwargs):
             return self.fn(*args, **kwargs)  # inside another fused function
+        self.follow()
         return self.runner(self.values(args, kwargs), impl, trust)  # type: ignore[no-any-return]
 
     def source(self, *args: Any, **kwargs: Any) -> str:
         """The printed kernel for these arguments, as text."""
+        self.follow()
         values = self.values(args, kwargs)
         return pipeline.print_task(self.runner.task, values, trust=False).kernel.source
 
@@ -165,7 +181,9 @@ def fuse(fn: Callable[P, T]) -> Fused[P, T]:
     `fn` is an ordinary PyTorch function of tensors that may call `fr.reduce` (and torch.sum, mean,
     var, softmax, logsumexp, ...); run without `@fr.fuse` it is its own definition. Same shapes and
     dtypes; inside everything is float32 (float64 if an input is), rounded only at explicit casts
-    and outputs. Float arguments are run-time numbers; int, bool, str and None are fixed at tracing.
+    and outputs. Float arguments are run-time numbers; int, bool, str and None are fixed at tracing,
+    and so are numbers that `fn` itself reads of its module or its closure: where one has changed,
+    the next call traces anew. Everything else it reads there is taken as it was at the first call.
     The result takes `impl=` and `trust=` as `reduce` does, and has `.source(*args)` and
     `.explain(*args)`. While it is traced its tensors are not instances of torch.Tensor: do not
     branch on isinstance inside.

@@ -25,7 +25,7 @@ from fusedreduce.trace.compiled import outside_graphs
 
 P = ParamSpec("P")
 T = TypeVar("T")
-INTEGER = frozenset((int,))
+INTEGER, TUPLES = frozenset((int,)), frozenset((tuple, torch.Size))
 MOST = 512  # calls of one function
 
 
@@ -121,7 +121,7 @@ def key_of_call(args: Sequence[Any], options: Mapping[str, Any]) -> tuple[Any, l
             key += (kind, value)
         elif kind is float:
             key.append(value or value.hex())  # -0.0 is not 0.0
-        elif kind is tuple and INTEGER.issuperset(map(type, value)):
+        elif kind in TUPLES and INTEGER.issuperset(map(type, value)):
             key.append(value)
         else:
             return None, tensors

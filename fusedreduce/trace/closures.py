@@ -12,6 +12,7 @@ import builtins
 import dis
 import math
 from collections.abc import Iterator
+from functools import lru_cache
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -23,6 +24,7 @@ from fusedreduce.trace.compiled import outside_graphs
 from fusedreduce.trace.names import ALIASES, KNOWN
 
 NUMBERS = frozenset((type(None), bool, int, str, torch.dtype))
+HELD = NUMBERS - {type(None)} | {float}
 TENSORS = frozenset((Tensor, torch.nn.Parameter))
 MODULES = frozenset((torch, math, F))
 #: Builtins that look at their arguments alone; `globals`, `eval` and others do not.
@@ -136,6 +138,34 @@ def _is_fixed(name: str) -> bool:
 
 
 _codes: dict[CodeType, tuple[str, ...] | None] = {}
+
+
+@lru_cache(maxsize=MOST)
+def global_names(code: CodeType) -> tuple[str, ...]:
+    """Names that a code reads of its module, and the functions in it."""
+    inner = (c for c in code.co_consts if isinstance(c, CodeType))
+    own = {step.argval for step in dis.get_instructions(code) if step.opname in GLOBAL}
+    return tuple(sorted(own.union(*map(global_names, inner))))
+
+
+def numbers_read(fn: Any) -> tuple[Any, ...]:
+    """The numbers, names and dtypes that a function reads of its module and its closure, as now.
+
+    >>> def scaled(by): return lambda x: x * by
+    >>> numbers_read(scaled(2.0)) == numbers_read(scaled(2.0))
+    True
+    >>> numbers_read(scaled(2.0)) == numbers_read(scaled(2))
+    False
+    """
+    if type(fn) is not FunctionType:
+        return ()
+    values = [fn.__globals__.get(name) for name in global_names(fn.__code__)]
+    for cell in fn.__closure__ or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:  # it has no value yet
+            values.append(None)
+    return tuple([(k, repr(v)) for k, v in enumerate(values) if type(v) in HELD])
 
 
 def _part(value: Any, tensors: list[Tensor], deep: int) -> Any:

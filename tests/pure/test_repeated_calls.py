@@ -243,3 +243,28 @@ def test_inside_compiled_functions() -> None:
     for n in (4, 5, 7):
         x, w = noise(n, 6), noise(6)
         torch.testing.assert_close(f(x, w), F.layer_norm(torch.softmax(x, -1), (6,), w))
+
+
+FACTOR = 2.0
+
+
+def test_numbers_that_a_function_reads_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    shift = 1
+
+    @fr.fuse
+    def moved(x: Any) -> Any:
+        return next(torch.softmax(x, -1) * FACTOR + shift for _ in range(1))
+
+    x = noise(4, 6)
+    for factor, shift in ((2.0, 1), (2.0, 1), (3.0, 1), (3.0, 2), (3, 2), (2.0, 1), (-0.0, 1)):
+        monkeypatch.setitem(globals(), "FACTOR", factor)
+        wanted = torch.softmax(x, -1) * factor + shift
+        torch.testing.assert_close(moved(x), wanted, rtol=0, atol=1e-15)
+        torch.testing.assert_close(torch.vmap(moved)(x), wanted, rtol=0, atol=1e-15)
+
+
+def test_shapes_are_tuples(again: list[repeated.Again]) -> None:
+    for _ in range(TIMES):
+        x = noise(4, 6)
+        torch.testing.assert_close(fr.ops.layer_norm(x, x.shape[-1:]), F.layer_norm(x, (6,)))
+    assert len(again) >= TIMES - 1
