@@ -82,7 +82,8 @@ class Fused(Generic[P, T]):
         self.names = safe_names(parameters)
         self.given = dict(zip(self.names, parameters, strict=True))
         self.known_as = opaque.named(self)
-        self.forget(numbers_read(fn))
+        self.numbers = numbers_read(fn)
+        self.forget(self.numbers())
 
     def forget(self, held: tuple[Any, ...]) -> None:
         """Nothing was traced yet; `held` are the numbers that the function reads from outside."""
@@ -92,7 +93,7 @@ class Fused(Generic[P, T]):
 
     def follow(self) -> None:
         """Forget what was traced while the function read other numbers."""
-        held = numbers_read(self.fn)
+        held = self.numbers()
         if held != self.held:
             self.forget(held)
 
