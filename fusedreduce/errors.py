@@ -24,7 +24,7 @@ class LawViolation(FusedReduceError):
     """A law of a declaration was refuted; the message holds both sides, with numbers."""
 
 
-class NotFusible(FusedReduceError):
+class NotFusible(DeclarationError):
     """A function cannot become one kernel; the message names the operation in the way."""
 
 

@@ -16,7 +16,7 @@ from fusedreduce import operators, pipeline, trace
 from fusedreduce.api.explain import explain
 from fusedreduce.api.repeated import Repeated
 from fusedreduce.chain import Chain, TracedTensor
-from fusedreduce.errors import OperandError, OptionError, message
+from fusedreduce.errors import DeclarationError, NotFusible, OperandError, OptionError, message
 from fusedreduce.kernels.names import safe_names
 from fusedreduce.run import opaque
 from fusedreduce.runner import Runner
@@ -60,7 +60,12 @@ class FuseTask:
         return "fuse", place, hashlib.sha256(f"{text}{held!r}".encode()).hexdigest()[:8]
 
     def trace(self, chain: Chain, values: Mapping[str, Any], names: Names) -> Any:
-        return trace.run(self.fn, self.arguments(values), names)
+        try:
+            return trace.run(self.fn, self.arguments(values), names)
+        except NotFusible:
+            raise
+        except DeclarationError as error:
+            raise NotFusible(f"{self.name} cannot be one kernel: {error}") from error
 
     def eager(self, values: Mapping[str, Any]) -> Any:
         with pipeline.meaning():
@@ -108,6 +113,7 @@ class Fused(Generic[P, T]):
                     f"{self.runner.task.name}: {error}",
                     expected=str(self.signature),
                     where=self.runner.task.origin,
+                    do="a method is not bound: fuse a function of tensors, and call it in methods",
                 )
             ) from None
         bound.apply_defaults()

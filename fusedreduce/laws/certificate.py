@@ -171,6 +171,8 @@ class Certificate:
                     named.setdefault(law.name, []).append(law.field)
             if named:
                 lines.append(_row(str(status), map(_with_fields, named.items())))
+        for law in self.refuted:
+            lines += [_row(name, [text]) for name, text in told(law)]
         lines.append(_row("facts", self.facts.lines()))
         if self.guards is not None:
             lines.append(_row("guards", self.guards or ("none needed",)))
@@ -193,6 +195,12 @@ class Certificate:
         """`LawViolation` with the first counterexample; the other refuted laws are named."""
         if self.refuted:
             raise LawViolation(refusal(self))
+
+
+def told(law: Law) -> list[tuple[str, str]]:
+    """A refuted law: both sides with numbers, the line it judges."""
+    found = [("example", f"{law.title}: {law.counterexample}")] if law.counterexample else []
+    return found + ([("where", law.line)] if law.line else [])
 
 
 def refusal(certificate: Certificate) -> str:

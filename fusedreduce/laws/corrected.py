@@ -11,7 +11,7 @@ from fusedreduce.ir.show import show, spell
 from fusedreduce.laws import meaning as means
 from fusedreduce.laws import running, states
 from fusedreduce.laws.absence import absences
-from fusedreduce.laws.certificate import Law, Status
+from fusedreduce.laws.certificate import Counterexample, Law, Status
 from fusedreduce.laws.closure import answer
 from fusedreduce.laws.complete import problem_of
 from fusedreduce.laws.decide import Verdict
@@ -49,7 +49,7 @@ def _meaning(record: Record, own: Sequence[Law], clock: Clock) -> Law:
         line = record.by_name[field].line if field in record.by_name else o.line
         return Law(
             o.law, "", Status.REFUTED, o.statement, f"counterexample in trial {found.tried}",
-            found.example, line, _advice(record, field),
+            found.example, line, _advice(record, field, found.example),
         )  # fmt: skip
     if not found.tried:
         return undecided(o, 0, Verdict("undefined"))
@@ -193,17 +193,24 @@ def _ordered(record: Record, f: Field, clock: Clock) -> Law:
 
 
 def _with_advice(record: Record, law: Law) -> Law:
-    return replace(law, advice=_advice(record, law.field)) if law.status is Status.REFUTED else law
+    if law.status is not Status.REFUTED:
+        return law
+    return replace(law, advice=_advice(record, law.field, law.counterexample))
 
 
-def _advice(record: Record, field: str) -> str:
-    """The correction that would be right, if it can be derived."""
+def _advice(record: Record, field: str, example: Counterexample | None) -> str:
+    """The correction that would be right, if it can be derived; or what is missing beside it."""
     f = record.by_name.get(field)
     if f is None or f.correct is None:
         return ""
     found = answer(problem_of(record, f))
     if found.correction is None:
         return "leave `correct` out: the refusal then says what is missing"
+    if found.correction is f.correct and example and "nan" in (example.left[1], example.right[1]):
+        return (
+            f"`{f.name}` has no value where `{f.reads[0]}` is as here: state that value of "
+            f"`{f.reads[0]}` as identity=, and as neutral= what is read instead (0.0 and 1.0, say)"
+        )
     plain = {n: show(n) for n in _variables(found.correction)}
     text = spell(found.correction, "torch", plain)
     return f"leave `correct` out, or write correct=lambda {f.name}, old, new: {text}"

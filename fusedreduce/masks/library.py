@@ -56,7 +56,8 @@ def window(left: int | None, right: int | None) -> Mask:
     """i - left <= j <= i + right, ends included; None is no limit on that side.
 
     A window of w keys, the current one counted, is `window(w - 1, 0)`. Negative numbers move the
-    window: window(-1, 5) leaves the current key out.
+    window: window(-1, 5) leaves the current key out. Raises `OptionError` where it is empty, as
+    window(-1, 0): -1 is not "no limit" here.
 
     >>> import torch
     >>> window(1, 0)(0, 0, torch.arange(3)[:, None], torch.arange(3)).int()
@@ -67,6 +68,9 @@ def window(left: int | None, right: int | None) -> Mask:
     for name, limit in (("left", left), ("right", right)):
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool)):
             raise _wrong(f"{name} of a window is no whole number", "an int or None", repr(limit))
+    if left is not None and right is not None and left + right < 0:
+        raise _wrong("window: it holds no position", "left + right >= 0, or None for no limit",
+                     f"window({left}, {right})")  # fmt: skip
     limits = []
     if left is not None:
         limits.append(call("le", i - left if left else i, j))

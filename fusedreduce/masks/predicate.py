@@ -47,7 +47,7 @@ class Mask(Positional):
                 f"the mask {self!r} used as a Python bool",
                 expected="&, | and ~, which make one mask of two",
                 came="and, or, not, if: these would drop one of them",
-                do="write causal & window(8, 0)",
+                do="combine masks by &, | and ~, as in causal & window(8, 0)",
             )
         )
 

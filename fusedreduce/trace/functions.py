@@ -27,10 +27,10 @@ def kind_of(value: Any) -> Kind:
         return "float"
     if isinstance(value, torch.Tensor):
         raise refuse(
-            "a tensor from outside is used in a declaration",
+            "a tensor from outside is used",
             expected="operands (parameters of the function), state fields and Python numbers",
             came=f"a tensor of shape {tuple(value.shape)}",
-            do="make it an operand: name it as a parameter and pass it by that name to fr.reduce",
+            do="name it as a parameter and pass it in the call, to fr.reduce by that name",
         )
     raise refuse(
         "an argument is neither traced nor a number",

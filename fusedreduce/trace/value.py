@@ -126,6 +126,9 @@ class Traced:
 
     __hash__ = object.__hash__
 
+    def __matmul__(self, other: Any) -> Any:
+        return torch.matmul(self, other)  # type: ignore[arg-type]
+
     def __abs__(self) -> Any:
         return apply("abs", (self,), {}, Call(abs, (self,), {}))
 

@@ -337,3 +337,50 @@ def test_threads_prove_and_trace_at_once() -> None:
 def test_a_function_is_fused_under_a_profiler() -> None:
     with cProfile.Profile():
         same(lambda x: torch.log_softmax(x, -1).amax(-1), x)
+
+
+# ---- what new users met ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fn", "word"),
+    [(lambda x: x @ x, "matmul"), (lambda x: torch.ones(3, 3) @ x, "matmul"),
+     (lambda x: torch.sort(x)[0], "sort"), (lambda x: x.median(), "median"),
+     (lambda x: x * torch.ones(3), "from outside")],
+)  # fmt: skip
+def test_what_is_no_kernel_says_which_operation(fn: Callable[..., Any], word: str) -> None:
+    with pytest.raises(NotFusible, match=word):
+        fr.fuse(fn)(torch.ones(3, 3))
+
+
+def test_methods_are_not_bound() -> None:
+    class Layer:
+        @fr.fuse
+        def run(self, x: Any) -> Any:
+            return x
+
+    with pytest.raises(OperandError, match="method"):
+        Layer().run(torch.ones(3))  # type: ignore[call-arg, arg-type]
+
+
+@pytest.mark.parametrize("limits", [(-1, 0), (-1, -1), (2, -3)])
+def test_windows_that_hold_nothing(limits: tuple[int, int]) -> None:
+    """-1 is "no limit" elsewhere: the answer would be 0."""
+    with pytest.raises(OptionError, match="None for no limit"):
+        fr.masks.window(*limits)
+    assert "window(-1, 5)" in repr(fr.masks.window(-1, 5))
+
+
+def test_a_refused_certificate_shows_why() -> None:
+    class Norm(fr.Reduction):
+        m = fr.Max(lambda x: torch.abs(x))
+        s = fr.Sum(lambda x, m: (x / m) ** 2)
+
+        def finish(m, s):
+            return m * torch.sqrt(s)
+
+    text = str(fr.prove(Norm))
+    assert "example   meaning: s by merging = nan, but s in two passes = " in text
+    assert "where" in text
+    with pytest.raises(LawViolation, match="neutral= what is read instead"):
+        fr.reduce(Norm, torch.randn(5))
