@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -31,8 +31,9 @@ from fusedreduce.request import (
 from fusedreduce.run import autograd, launch, tiles
 from fusedreduce.run.calls import Direct, Plan
 from fusedreduce.sizes import Sizes, hint
-from fusedreduce.structure import alike, leaves, rebuild
+from fusedreduce.structure import leaves, plain, rebuild
 
+T = TypeVar("T")
 _noted: ContextVar[list[Noted] | None] = ContextVar("calls that are noted, not run", default=None)
 _met: ContextVar[list[Met] | None] = ContextVar("calls that are run, and looked at", default=None)
 MOST_PREPARED = 512  # calls of different shapes remembered for one task
@@ -103,15 +104,9 @@ def is_free() -> bool:
     return _noted.get() is None and pipeline.inside() is None and not looked_on()
 
 
-@contextmanager
-def noting() -> Iterator[list[Noted]]:
+def noting() -> AbstractContextManager[list[Noted]]:
     """Inside, calls are noted instead of run: their results are empty tensors."""
-    calls: list[Noted] = []
-    token = _noted.set(calls)
-    try:
-        yield calls
-    finally:
-        _noted.reset(token)
+    return _listed(_noted)
 
 
 def is_meeting() -> bool:
@@ -119,15 +114,19 @@ def is_meeting() -> bool:
     return _met.get() is not None
 
 
-@contextmanager
-def meeting() -> Iterator[list[Met]]:
+def meeting() -> AbstractContextManager[list[Met]]:
     """Inside, calls are run and told; of those that torch looks on at nothing is told."""
-    calls: list[Met] = []
-    token = _met.set(calls)
+    return _listed(_met)
+
+
+@contextmanager
+def _listed(calls: ContextVar[list[T] | None]) -> Iterator[list[T]]:
+    found: list[T] = []
+    token = calls.set(found)
     try:
-        yield calls
+        yield found
     finally:
-        _met.reset(token)
+        calls.reset(token)
 
 
 @dataclass
@@ -290,13 +289,3 @@ class Runner:
             kernel, plan, lay = printed.kernel, printed.plan, printed.layout
             run = launch.prepare(program, kernel, plan, lay, origin, one_device(values))
         return Prepared(chosen, run, traced.structure, program, self.eager, origin, printed)
-
-
-def plain(value: Any) -> Any:
-    """A number that torch knows by a symbol while it compiles: its value is settled here."""
-    if isinstance(value, (tuple, list)):
-        return alike(value, [plain(v) for v in value])
-    if isinstance(value, dict):
-        return {k: plain(v) for k, v in value.items()}
-    table = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
-    return table[type(value)](value) if type(value) in table else value

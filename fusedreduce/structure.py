@@ -1,4 +1,4 @@
-"""What a fused function returns: its tensors taken out under names, and put back."""
+"""What a fused function takes and returns: numbers settled, tensors taken out and put back."""
 
 from __future__ import annotations
 
@@ -86,3 +86,13 @@ def leaves(result: Any) -> list[torch.Tensor]:
     if isinstance(result, (tuple, list)):
         return [t for v in result for t in leaves(v)]
     return []
+
+
+def plain(value: Any) -> Any:
+    """A number that torch knows by a symbol while it compiles: its value is settled here."""
+    if isinstance(value, (tuple, list)):
+        return alike(value, [plain(v) for v in value])
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    table = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+    return table[type(value)](value) if type(value) in table else value
